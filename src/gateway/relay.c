@@ -252,8 +252,7 @@ static void recover(cot_relay *r, const char *message)
         r->until_ns = cot_now_ns() + r->gateway->options.stall_ms * 1000000;
         r->delivery.resumed = true;
     }
-    drop_call(r);                                   // before anybody else is asked
-    if (!r->begun) cot_delivery_free(&r->delivery); // another begins
+    drop_call(r); // before anybody else is asked
     cot_sse_free(&r->sse);
     r->answer.bytes = 0;
     ask_next(r);
@@ -564,6 +563,18 @@ static void none_left(cot_relay *r)
     fail_with(r, 503, "no_worker", "no worker can be reached");
 }
 
+/* Where nothing was sent to the client yet, what this worker's stream delivers begins anew. False: memory ran out. */
+static bool begin_delivery(cot_relay *r, const cot_gateway_worker *w)
+{
+    cot_delivery *d = &r->delivery;
+    if (r->begun) return true;
+    cot_delivery_free(d);
+    if (!r->generates || !r->request.stream || !w->is_coterie) return true;
+    d->hides_ids = !r->request.wants_ids;
+    d->most = r->request.echo ? UINT64_MAX : r->request.max_tokens;
+    return cot_delivery_open(d, r->request.choices);
+}
+
 static void ask_next(cot_relay *r)
 {
     cot_gateway *g = r->gateway;
@@ -579,22 +590,12 @@ static void ask_next(cot_relay *r)
     r->sent_ns = cot_now_ns();
     r->first_ns = r->last_ns = r->part_ns = 0;
     r->ended = false;
-    r->tokens_before = r->delivery.tokens;
     r->sse = (cot_sse){.on_event = on_event, .context = r};
-    if (r->generates && r->request.stream && w->is_coterie && !r->delivery.choices) {
-        if (!cot_delivery_open(&r->delivery, r->request.choices)) {
-            fail_with(r, 503, NULL, "out of memory");
-            return;
-        }
-        r->delivery.hides_ids = !r->request.wants_ids;
-        r->delivery.most = r->request.echo ? UINT64_MAX : r->request.max_tokens;
-    } else if (!w->is_coterie && !r->begun) {
-        cot_delivery_free(&r->delivery);
-    }
-    if (!send_to(r, w, t->rank)) {
+    if (!begin_delivery(r, w) || !send_to(r, w, t->rank)) {
         fail_with(r, 503, NULL, "out of memory");
         return;
     }
+    r->tokens_before = r->delivery.tokens;
     r->worker = w;
     r->of_target = decision.target;
     r->cached = decision.cached;
