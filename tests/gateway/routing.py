@@ -8,11 +8,10 @@ import pathlib
 import signal
 import sys
 import tempfile
-import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
-from serving import MODEL, PROGRAM, SECONDS, Server, free_ports, mock  # noqa: E402, F401
+from serving import Answering, MODEL, PROGRAM, SECONDS, Server, free_ports, mock  # noqa: E402, F401
 
 QUICK = {"ttft_ms": 1, "tpot_ms": 2}
 
@@ -119,7 +118,7 @@ def contents(events):
     return found
 
 
-class Engine:
+class Engine(Answering):
     """An engine of the tests: answers what it is told to, and keeps what it was sent."""
 
     def __init__(self, answer, model="other", document=None):
@@ -149,16 +148,5 @@ class Engine:
             def log_message(self, *arguments):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.server.bodies = bodies
-        self.port = self.server.server_address[1]
-
-    def __enter__(self):
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *unused):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()

@@ -232,7 +232,25 @@ def mock(spec, *options, model=None, status=0):
             yield server
 
 
-class Peer:
+class Answering:
+    """An HTTP server of the tests, on a thread: it answers as `handler` does, at `port`."""
+
+    def __init__(self, handler):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.port = self.server.server_address[1]
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+class Peer(Answering):
     """A server that answers every POST with the same stream of events; `bodies` holds what it was sent."""
 
     def __init__(self, *events):
@@ -257,18 +275,7 @@ class Peer:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_address[1]
-
-    def __enter__(self):
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        super().__init__(Handler)
 
 
 class Shared(unittest.TestCase):
