@@ -475,7 +475,7 @@ template <scope S> COT_DEVICE void combine_columns(const fused_warp<S> &w, int t
         combine_token<float>(w, t, begin, end);
 }
 
-/* What the gate chose for some tokens, by so many threads. */
+/* So many threads write down for the caller which experts the gate chose for some tokens. */
 template <scope S>
 COT_DEVICE void tell_routing(const fused_warp<S> &w, int first, int thread, int tokens, int threads)
 {

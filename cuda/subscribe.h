@@ -38,7 +38,7 @@ template <scope S> COT_DEVICE void begin_slots(const fused_warp<S> &w)
 constexpr uint32_t NO_SLOT = 0xffff;             // of what is no entry of this rank's
 constexpr int ENTERED = 4, BATCH = 32 * ENTERED; // entries of a lane, and of the warp, that enter together
 
-/* What an entry adds to its slot's tile, and whether it is its row's first or last one, whosever they are. */
+/* An entry adds this to its slot's tile; it `opens` or `closes` its row where it is the row's first or last one, of any rank's. */
 struct entering {
     int row, received, home, at; // of the region; of all that are received; of whose replies which
     float weight;

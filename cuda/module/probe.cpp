@@ -331,7 +331,7 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
     return status;
 }
 
-/* What a self-test's layer is of; every expert is called, and tokens times K of them in all. */
+/* Each of a self-test's layers has such a shape; its calls name every expert, and tokens times K of them in all. */
 static const struct {
     int64_t hidden, intermediate; // 0: more values than a tile has under way
     bool shared;

@@ -26,7 +26,7 @@ enum {
     COT_CONSTRAINT_MASK_MS = 50         /* and a mask */
 };
 
-/* What the text that is compiled is. */
+/* The text that is compiled is one of these. */
 typedef enum cot_constraint_kind {
     /* JSON: the schema that JSON has to meet. Properties come in the schema's order; between the parts of JSON is nothing, a blank, or a new
      * line and up to 40 blanks and tabs, unless the schema's "x-guidance" says otherwise, as llguidance has it. */

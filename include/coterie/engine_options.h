@@ -98,7 +98,8 @@ typedef struct cot_engine_options {
         /* Whether experts are to move while the engine serves (cot_engine_move_experts): each rank gets one slot more in
          * each MoE layer, into which copies come. */
         bool movable;
-        /* What moves may take beside steps: a share of the median step, above 0, at most 1. Default 0.02. */
+        /* Moves of experts take at most this share of the median step beside each step: above 0, at most 1. Default 0.02.
+         * */
         double migration_share;
         /* In place of a share: so many bytes a second of experts that a rank sends, and is sent. Default: the share says.
          * */

@@ -78,8 +78,8 @@ typedef struct cot_request {
     /* Only requests of equal bytes here share what they begin with. Default none. */
     const void *cache_salt;
     size_t cache_salt_bytes;
-    /* What the text has to be: of the engine's vocabulary, told of none of its tokens, and this request's alone; it is the engine's from
-     * submit until on_finish. Where the text may end, stop tokens may come, and nowhere else. Not with `forced`. */
+    /* The text keeps to this constraint: one over the engine's vocabulary that was told of no token yet, and this request's alone; the
+     * engine has it from submit until on_finish. Where the text may end, stop tokens may come, and nowhere else. Not with `forced`. */
     struct cot_constraint *constraint;
     /* With routing from a trace: the sequence of it whose tokens these are. Default 0. */
     int32_t recorded;
