@@ -65,13 +65,18 @@ class Kills(unittest.TestCase):
         left, silences = KILLS, []
         while left:
             with mocks(3) as servers, Router(servers) as router:
-                for _ in range(2):
+                for deaths in range(1, 3):
                     path, body = ("/v1/chat/completions", chat) if left % 2 else ("/v1/completions", text)
                     body = body | draw.choice([GREEDY, SEEDED]) | {"n": draw.choice([1, 4])} | draw.choice([{}, {"return_token_ids": True}])
                     plain = stream(router, path, body)[1]
                     dead, events = self.broken(router, servers, path, body, draw.randint(1, 25))
                     self.undisturbed(plain, events)
                     silences.append(self.silence)
+                    of_dead = {way: router.metric(f"coterie:router_worker_resumed_{way}_total", worker=f"127.0.0.1:{dead.port}") for way in ("from", "to")}
+                    self.assertEqual(of_dead["from"], 1)
+                    if deaths == 1:
+                        self.assertEqual(of_dead["to"], 0)
+                    self.assertEqual(router.metric("coterie:router_worker_resumed_to_total"), deaths)
                     servers.remove(dead)
                     left -= 1
                     if not left:

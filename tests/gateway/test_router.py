@@ -272,6 +272,12 @@ class Choosing(unittest.TestCase):
         with mocks(1, QUICK | refuses) as (busy,), mocks(1) as (free_one,), Router([busy, free_one], "--policy", "round-robin") as router:
             for _ in range(6):
                 self.assertEqual(router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 200)
+            counts = {name: {w: router.metric(f"coterie:router_worker_{name}_total", worker=f"127.0.0.1:{w.port}") for w in (busy, free_one)} for name in ("requests", "refusals", "failures", "prompt_tokens", "cached_tokens")}
+            asked = counts["requests"][busy]
+            self.assertGreater(asked, 0)
+            each = counts["prompt_tokens"][free_one] / 6
+            self.assertGreater(each, 0)
+            self.assertEqual(counts, {"requests": {busy: asked, free_one: 6}, "refusals": {busy: asked, free_one: 0}, "failures": {busy: 0, free_one: 0}, "prompt_tokens": {busy: asked * each, free_one: 6 * each}, "cached_tokens": {busy: 0, free_one: 0}})
         with mock(PREFILL | {"workers": 2, "faults": [{"fault": "refuse", "every": 2}]}) as first, Router([first, first.worker(1)]) as router:
             body = {"prompt": list(range(200)), "max_tokens": 1}
             begun = router.send("POST", "/v1/completions", body)[1]["X-Worker"]
@@ -283,6 +289,13 @@ class Choosing(unittest.TestCase):
                 status, headers, body = router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
                 self.assertEqual((status, headers["Retry-After"], json.loads(body)["error"]["code"]), (429, "1", "overloaded"))
                 self.assertEqual(sum(w["refusals"] for w in router.workers()), 3)  # the best, and the two next
+        document = {"models": ["m"], "fingerprint": "fp_1", "kv_homes": 1, "block_size": 16, "kv_events": None, "step_reports": None}
+        events = b'data: {"choices": [{"index": 0, "text": "A"}]}\n\ndata: [DONE]\n\n'
+        with Engine(reply(b"", 429), document=document) as busy, Engine(reply(events, kind="text/event-stream"), model="m") as other:
+            with Router([url(busy), url(other)], "--policy", "round-robin") as router:
+                for _ in range(4):  # another engine's stream, also behind a refusal of one that would have been Coterie's
+                    self.assertEqual(router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})[2], events)
+                self.assertTrue(busy.bodies)
         with Engine(reply(b"", 429, Retry_After="7")) as a, Engine(reply(b"", 429, Retry_After="4")) as b, Router([url(a), url(b)]) as router:
             status, headers, _ = router.send("POST", "/v1/completions", {"prompt": "x"})
             self.assertEqual((status, headers["Retry-After"]), (429, "4"))
