@@ -55,6 +55,46 @@ static void test_place(void **state)
     assert_int_equal(access(in_scratch(pad, "no.json"), F_OK), -1);
 }
 
+/* The options with which each engine loads what was written: ranks, slots beyond the experts, the file. */
+static void test_launch(void **state)
+{
+    static const struct {
+        const char *to, *says;
+    } lines[] = {
+        {"sglang",
+         "--ep-size 2 --ep-num-redundant-experts 2 --init-expert-location map --ep-dispatch-algorithm"},
+        {"vllm",
+         "on 2 ranks (tensor times data parallel) with --enable-expert-parallel --enable-eplb --eplb-config "
+         "'{\"num_redundant_experts\": 2, \"initial_mapping_path\": \"map\", "},
+        {"tensorrt-llm",
+         "ep_size 2 and, in its configuration, moe_config: {backend: WIDEEP, load_balancer: map}"},
+        {"vllm-ascend", "{\"expert_map_path\": \"map\", \"num_redundant_experts\": 2}"},
+        {"coterie", NULL}};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        for (int way = 0; way < 2; way++) {
+            char line[256];
+            snprintf(
+                line, sizeof line,
+                way ? "\"$coterie\" place --load $samples/sglang-stat.pt --ranks 2 --slots 8 --to %s -o map"
+                    : "\"$coterie\" place convert placed --to %s -o map",
+                lines[i].to);
+            run_line(*state,
+                     "\"$coterie\" place --load $samples/sglang-stat.pt --ranks 2 --slots 8 -o placed");
+            run_line(*state, line);
+            if (c.status) fail_msg("%s: %s", line, c.err);
+            const char *at = strstr(c.err, "note: start ");
+            if (!lines[i].says)
+                assert_null(at);
+            else if (!at || !strstr(at, lines[i].says))
+                fail_msg("%s: %s", line, c.err);
+        }
+    run_line(
+        *state,
+        "\"$coterie\" place convert $samples/sglang-map.json --to vllm -o map"); // of nobody knows how many ranks
+    assert_int_equal(c.status, 0);
+    assert_null(strstr(c.err, "note: start "));
+}
+
 static void test_refusals(void **state)
 {
     scratch_pad *pad = *state;
@@ -86,6 +126,6 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_place),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_launch), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

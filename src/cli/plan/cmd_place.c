@@ -49,8 +49,9 @@ static int write_map(const cli_place_settings *s, const cot_expert_map *map)
         .size = sizeof options, .format = s->to, .n_layers = (int32_t)s->layers, .say = note};
     cot_error error = {0};
     if (!s->output) return CLI_EXIT_OK;
-    return cot_expert_map_write(map, s->output, &options, &error) == COT_OK ? CLI_EXIT_OK
-                                                                            : cli_complain_of(&error);
+    if (cot_expert_map_write(map, s->output, &options, &error) != COT_OK) return cli_complain_of(&error);
+    cli_place_say_launch(s->to, s->output, map);
+    return CLI_EXIT_OK;
 }
 
 static int solve(cli_placed *placed, cli_place_inputs *in)

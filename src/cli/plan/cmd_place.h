@@ -85,6 +85,10 @@ const char *cli_place_senders(const cli_place_settings *s, const cli_place_input
 double cli_place_balancedness_of(const cot_balancedness *b, const cli_place_settings *s);
 const char *cli_place_balancedness_name(const cli_place_settings *s);
 
+/* Says on standard error with which options an engine loads the map that was written to `path` in `format` (cot_expert_map_formats);
+ * nothing for formats that are no engine's, and for maps of one rank. */
+void cli_place_say_launch(const char *format, const char *path, const cot_expert_map *map);
+
 int cli_place_print(const cli_place_settings *s, const cli_place_inputs *in, const cli_placed *placed,
                     const cli_place_side sides[2]);
 /* Writes the report of `--report`: the cluster, what runs, this placement, and other methods beside it. */

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 
 #include "cli/frame/paths.h"
+#include "cli/plan/cmd_place.h"
 #include "coterie/placement.h"
 
 #include <stddef.h>
@@ -36,6 +37,7 @@ static int convert(const void *context)
     cot_status status = cot_expert_map_read(&map, s->input, &options, &error);
     options.format = s->to;
     if (status == COT_OK) status = cot_expert_map_write(&map, cli_output_path(s->output), &options, &error);
+    if (status == COT_OK) cli_place_say_launch(s->to, s->output, &map);
     cot_expert_map_free(&map);
     return status == COT_OK ? CLI_EXIT_OK : cli_complain_of(&error);
 }
