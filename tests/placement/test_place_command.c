@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "harness/cli/capture.h"
+#include "coterie/version.h"
 
 static capture c;
 static char folder[] = "/tmp/cot_place_XXXXXX";
@@ -463,6 +464,19 @@ static void test_report(void **state)
              "--load a.csv --topology complete:ranks=2 --report r.html > /dev/null && grep -c '<svg' r.html");
     assert_int_equal(c.status, 0);
     assert_true(atoi(c.out) >= 4);
+    // Who made it, when and how; a word that a shell would split is in quotes.
+    run_line(
+        PLACE
+        "--load a.csv --ranks 2 --report 'a & b.html' > /dev/null && grep -o '<p class=\"note\">Coterie .*' "
+        "'a & b.html'");
+    assert_int_equal(c.status, 0);
+    int year;
+    char version[32];
+    assert_int_equal(sscanf(c.out, "<p class=\"note\">Coterie %31[0-9.], %d-", version, &year), 2);
+    assert_string_equal(version, cot_version());
+    assert_true(year >= 2026);
+    assert_non_null(strstr(c.out, "<code>coterie place"));
+    assert_non_null(strstr(c.out, "--load a.csv --ranks 2 --report 'a &amp; b.html'</code>"));
 }
 
 /* Whether the page shows `cost` an activation for a method. */

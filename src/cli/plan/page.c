@@ -1,16 +1,30 @@
 #include "cli/plan/page.h"
 
-#include <math.h>
-#include <string.h>
+#include "coterie/version.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Figures keep a white ground of their own, in the dark, too: their colours are made for it. On narrow screens tables and
+ * figures scroll within the page. */
 static const char style[] =
-    "body{font:15px/1.5 sans-serif;color:#222;max-width:1200px;margin:2em auto;padding:0 1em}"
-    "h1{font-size:24px}h2{font-size:18px;margin-top:2em}table{border-collapse:collapse;margin:1em 0}"
-    "td,th{padding:.25em .9em;text-align:right;border-bottom:1px solid #ddd}th{vertical-align:bottom}"
-    "td:first-child,th:first-child{text-align:left;white-space:nowrap}.chosen "
-    "td{background:#e3eef9;font-weight:bold}"
-    ".row{display:flex;gap:1em}.row svg{width:49%;height:auto}.note{color:#555;max-width:900px}"
-    "svg{max-width:100%;height:auto}";
+    ":root{color-scheme:light dark;--ink:#222;--pale:#555;--rule:#ddd;--chosen:#e3eef9;--ground:#fff}"
+    "@media(prefers-color-scheme:dark){:root{--ink:#ddd;--pale:#aaa;--rule:#444;--chosen:#1d3a57;--ground:#"
+    "181a1d}}"
+    "body{font:15px/1.5 sans-serif;color:var(--ink);background:var(--ground);max-width:1200px;margin:2em "
+    "auto;padding:0 1em}"
+    "h1{font-size:24px}h2{font-size:18px;margin-top:2em}"
+    "table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto}"
+    "td,th{padding:.25em .9em;text-align:right;border-bottom:1px solid var(--rule)}th{vertical-align:bottom}"
+    "td:first-child,th:first-child{text-align:left;white-space:nowrap}"
+    ".chosen td{background:var(--chosen);font-weight:bold}.note{color:var(--pale);max-width:900px}"
+    "code{overflow-wrap:anywhere}"
+    ".figure{overflow-x:auto}.figure svg{max-width:100%;height:auto;border-radius:4px}"
+    ".row{display:flex;flex-wrap:wrap;gap:1em}.row .figure{flex:1 1 420px}"
+    "@media(max-width:700px){.figure svg{max-width:none;width:620px}td,th{padding:.25em .5em}}";
 
 void cli_page_text(FILE *stream, const char *text)
 {
@@ -21,13 +35,59 @@ void cli_page_text(FILE *stream, const char *text)
             fputc(*text, stream);
 }
 
+/* This process's command line, a word in quotes where a shell would need them. */
+static void print_command(FILE *stream)
+{
+    FILE *words = fopen("/proc/self/cmdline", "r");
+    char *word = NULL;
+    size_t room = 0;
+    for (bool first = true; words && getdelim(&word, &room, 0, words) > 0; first = false) {
+        const char *slash = strrchr(word, '/'), *quote = strpbrk(word, " \t\n'\"\\$&|;<>()*?#") ? "'" : "";
+        if (!first) fputs(" ", stream);
+        fputs(quote, stream);
+        cli_page_text(stream, first && slash ? slash + 1 : word);
+        fputs(quote, stream);
+    }
+    free(word);
+    if (words) fclose(words);
+}
+
+static void print_origin(FILE *stream)
+{
+    const time_t now = time(NULL);
+    char date[32] = "";
+    struct tm parts;
+    if (localtime_r(&now, &parts)) strftime(date, sizeof date, "%Y-%m-%d %H:%M %z", &parts);
+    fprintf(stream, "<p class=\"note\">Coterie %s, %s: <code>", cot_version(), date);
+    print_command(stream);
+    fputs("</code></p>\n", stream);
+}
+
 void cli_page_begin(FILE *stream, const char *title)
 {
-    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", stream);
+    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+          "content=\"width=device-width\"><title>",
+          stream);
     cli_page_text(stream, title);
     fprintf(stream, "</title><style>%s</style></head>\n<body><h1>", style);
     cli_page_text(stream, title);
     fputs("</h1>\n", stream);
+    print_origin(stream);
+}
+
+void cli_page_matrix(FILE *stream, const double *matrix, int32_t rows, int32_t columns,
+                     const cli_plot_map *how)
+{
+    fputs("<div class=\"figure\">\n", stream);
+    cli_plot_matrix(stream, matrix, rows, columns, how);
+    fputs("</div>\n", stream);
+}
+
+void cli_page_bars(FILE *stream, const double *value, int32_t n, const cli_plot_chart *how)
+{
+    fputs("<div class=\"figure\">\n", stream);
+    cli_plot_bars(stream, value, n, how);
+    fputs("</div>\n", stream);
 }
 
 void cli_page_end(FILE *stream)

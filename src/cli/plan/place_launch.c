@@ -25,8 +25,8 @@ void cli_place_say_launch(const char *format, const char *path, const cot_expert
                      " and, in its configuration, moe_config: {backend: WIDEEP, load_balancer: %s}",
                      ranks, path);
     else if (!strcmp(format, "vllm-ascend"))
-        cli_complain("note: start vLLM on %" PRId32 " ranks with --enable-expert-parallel --additional-config "
-                     "'{\"eplb_config\": {\"expert_map_path\": \"%s\", \"num_redundant_experts\": %" PRId32
-                     "}}'",
-                     ranks, path, redundant);
+        cli_complain(
+            "note: start vLLM on %" PRId32 " ranks with --enable-expert-parallel --additional-config "
+            "'{\"eplb_config\": {\"expert_map_path\": \"%s\", \"num_redundant_experts\": %" PRId32 "}}'",
+            ranks, path, redundant);
 }

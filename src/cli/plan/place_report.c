@@ -112,7 +112,7 @@ static void distance_map(FILE *f, const cli_place_inputs *in, const char *const 
                               .y = {"from rank", hosts, NULL}};
     fputs("<h2>Distances</h2>\n", f);
     if (d && cot_topology_distances(d, &in->topology, in->costs_options.metric, NULL) == COT_OK)
-        cli_plot_matrix(f, d, (int32_t)S, (int32_t)S, &how);
+        cli_page_matrix(f, d, (int32_t)S, (int32_t)S, &how);
     free(d);
 }
 
@@ -133,7 +133,7 @@ static void traffic_maps(FILE *f, const cli_place_inputs *in, const cli_place_si
           f);
     for (int i = 0; i < 2; i++) {
         how.title = sides[i].name;
-        cli_plot_matrix(f, sides[i].traffic, S, S, &how);
+        cli_page_matrix(f, sides[i].traffic, S, S, &how);
     }
     fputs("</div>\n", f);
 }
@@ -161,14 +161,14 @@ static void loads(FILE *f, const cli_place_inputs *in, const cli_place_side side
         for (int32_t s = 0; s < in->costs.n_ranks; s++) mean += after[s] / in->costs.n_ranks;
         how.behind = before;
         how.mark = mean;
-        cli_plot_bars(f, after, in->costs.n_ranks, &how);
+        cli_page_bars(f, after, in->costs.n_ranks, &how);
     }
     how.title = "most loaded rank of each layer over the mean rank (dashed: perfect balance)";
     how.unit = "times the mean";
     how.x = (cli_plot_axis){"layer", NULL, in->costs.layers};
     how.behind = sides[0].value.peak_load;
     how.mark = 1;
-    cli_plot_bars(f, sides[1].value.peak_load, in->costs.n_layers, &how);
+    cli_page_bars(f, sides[1].value.peak_load, in->costs.n_layers, &how);
     free(before);
     free(after);
 }

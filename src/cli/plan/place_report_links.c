@@ -136,7 +136,7 @@ void cli_place_report_links(FILE *f, const cot_topology *t, const cli_place_side
             "as one; traffic goes along the routes of fewest hops, evenly over equal ones.</p>\n");
         snprintf(title, sizeof title, "activations on each of %s links, the fullest first",
                  cli_people_number(text, (double)n));
-        cli_plot_bars(f, sorted + n, (int32_t)n,
+        cli_page_bars(f, sorted + n, (int32_t)n,
                       &(cli_plot_chart){.title = title,
                                         .unit = "activations",
                                         .x = {"link, by rank", NULL, NULL},

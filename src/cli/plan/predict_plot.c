@@ -57,7 +57,7 @@ static cot_status plot_kurtosis(FILE *f, const cot_trace *trace, const cot_affin
         snprintf(edge[i], sizeof edge[i], "%.4g", (double)i * all->n_experts / BINS);
         edges[i] = edge[i];
     }
-    cli_plot_bars(f, bin, BINS,
+    cli_page_bars(f, bin, BINS,
                   &(cli_plot_chart){.title = "pairs of token id and layer by their kurtosis",
                                     .unit = "pairs",
                                     .x = {"kurtosis, from", edges, NULL}});
@@ -112,7 +112,7 @@ static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int
               "experts, both "
               "in the order of the groups that coterie group finds for four ranks.</p>\n",
               f);
-        cli_plot_matrix(f, map, rows, E,
+        cli_page_matrix(f, map, rows, E,
                         &(cli_plot_map){.title = title,
                                         .unit = "share of calls",
                                         .x = {"expert, by group", column_names, NULL},
@@ -139,7 +139,7 @@ static cot_status plot_transitions(FILE *f, const cot_trace *trace, int32_t l, c
               "that call the "
               "row's expert, the share that call the column's in the next layer.</p>\n",
               f);
-        cli_plot_matrix(f, share, trace->n_experts, trace->n_experts,
+        cli_page_matrix(f, share, trace->n_experts, trace->n_experts,
                         &(cli_plot_map){.title = title,
                                         .unit = "share of tokens",
                                         .x = {"expert of the next layer", NULL, NULL},
@@ -214,7 +214,7 @@ static cot_status plot_prediction(FILE *f, const cot_trace *trace, uint64_t seed
     fputs("</table>\n", f);
     int32_t order[COT_PREDICT_MAX_ORDER];
     for (int32_t i = 0; i < COT_PREDICT_MAX_ORDER; i++) order[i] = i + 1;
-    cli_plot_bars(f, recall, COT_PREDICT_MAX_ORDER,
+    cli_page_bars(f, recall, COT_PREDICT_MAX_ORDER,
                   &(cli_plot_chart){.title = "device sequences: recall of the top k",
                                     .unit = "recall",
                                     .x = {"layers looked back at", NULL, order}});
