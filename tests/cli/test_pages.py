@@ -5,6 +5,7 @@ say of them is counted here, too.
 """
 
 import csv
+import json
 import os
 import pathlib
 import re
@@ -149,12 +150,18 @@ class Pages(unittest.TestCase):
             (self.folder / name).write_text(text.read_text()[ord(name) - 97 :: 3])
         self.coterie("profile", model, "--text", "text", "--text", "a", "--text", "b", "--text", "c", "-o",
                      "trace.safetensors")
-        self.coterie("predict", "--evaluate", "trace.safetensors", "--ranks", "4", "--plot", "page.html")
+        said = json.loads(self.coterie("predict", "trace.safetensors", "--ranks", "4", "--plot", "page.html", "--json"))
         page = self.page("page.html")
-        self.assertEqual(len(page.figures), 4)
+        self.assertEqual(len(page.figures), 6)
+        methods = [row["method"] for row in said]
+        self.assertGreater(len(methods), 3)
+        for figure in (0, 1):  # every method has a row, in the order of the table
+            self.assertEqual([label for label in page.labels(figure) if label in methods], methods)
+            self.assertTrue({"local activation rate (LAR)" if figure == 0 else "recall of the top k", "layer", "method"}
+                            <= set(page.labels(figure)))
         for figure, titles in enumerate((("kurtosis, from", "pairs"), ("expert, by group", "token id, by group", "share of calls", "group 3"),
                                          ("expert of the next layer", "expert", "share of tokens"), ("layers looked back at", "recall", "5"))):
-            self.assertTrue(set(titles) <= set(page.labels(figure)), page.labels(figure))
+            self.assertTrue(set(titles) <= set(page.labels(2 + figure)), page.labels(2 + figure))
 
 
 if __name__ == "__main__":

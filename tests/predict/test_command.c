@@ -214,7 +214,7 @@ static void test_control(void **state)
     assert_int_equal(c.status, 0);
     assert_null(strstr(c.out, "context-decode@4: no gain is proven"));
     run_line(pad, "grep -c '<svg' page.html");
-    assert_string_equal(c.out, "4\n");
+    assert_string_equal(c.out, "6\n");
 }
 
 /* Tables that say they are of this trace, but of fewer sequences. */
@@ -255,7 +255,8 @@ static void test_refusals(void **state)
     scratch_pad *pad = *state;
     write_fewer(pad, "t.st", "fewer.st");
     refuse(pad, PREDICT "a.st --tables fewer.st", "of 10 sequences, the trace has 40");
-    refuse(pad, "\"$coterie\" predict", "nothing to do");
+    refuse(pad, "\"$coterie\" predict", "no trace given: TRACE");
+    refuse(pad, "\"$coterie\" predict a.st --evaluate a.st", "give one of them");
     refuse(pad, PREDICT "none.st", "none.st");
     refuse(pad, GROUP "a.st --ranks 13", "13 ranks");
     refuse(pad, PREDICT "a.st --ranks 13", "13 ranks");

@@ -14,7 +14,7 @@
 enum { MOST_RANK_COUNTS = 8 };
 
 struct settings {
-    const char *evaluate, *tables, *placement, *ranks, *embeddings, *plot, *tokenizer, *isa;
+    const char *trace, *evaluate, *tables, *placement, *ranks, *embeddings, *plot, *tokenizer, *isa;
     double split, row_bytes;
     int64_t seed, order, resamples;
     bool json;
@@ -225,7 +225,7 @@ static int use_tables(prediction_table *table, const struct settings *s, inputs 
 static int open_inputs(inputs *in, const struct settings *s)
 {
     cot_error error = {0};
-    int status = cli_open_trace(&in->trace, &in->ids, s->evaluate, s->tokenizer);
+    int status = cli_open_trace(&in->trace, &in->ids, s->trace ? s->trace : s->evaluate, s->tokenizer);
     if (status == CLI_EXIT_OK && s->placement) {
         const cot_expert_map_options options = {.size = sizeof options};
         if (cot_expert_map_read(&in->map, s->placement, &options, &error) != COT_OK)
@@ -253,8 +253,9 @@ static int print(const struct settings *s, const inputs *in, const prediction_ta
 static int predict(const void *context)
 {
     const struct settings *s = context;
-    if (!s->evaluate) {
-        cli_complain("nothing to do: --evaluate TRACE");
+    if (!s->trace == !s->evaluate) {
+        cli_complain(s->trace ? "TRACE and --evaluate are the same: give one of them"
+                              : "no trace given: TRACE");
         return CLI_EXIT_USAGE;
     }
     if (!cli_check_output(s->plot, "the figures")) return CLI_EXIT_FAILURE;
@@ -263,7 +264,8 @@ static int predict(const void *context)
     int status = open_inputs(&in, s);
     if (status == CLI_EXIT_OK) status = s->tables ? use_tables(&table, s, &in) : fit(&table, s, &in);
     if (status == CLI_EXIT_OK) status = print(s, &in, &table);
-    if (status == CLI_EXIT_OK && s->plot) status = cli_predict_plot(s->plot, &in.trace, (uint64_t)s->seed);
+    if (status == CLI_EXIT_OK && s->plot)
+        status = cli_predict_plot(s->plot, &in.trace, table.rows, table.n, (uint64_t)s->seed);
     cli_prediction_rows_free(table.rows, table.n);
     free(in.expert_rank);
     free(in.training);
@@ -277,8 +279,7 @@ static int predict(const void *context)
 #define AT(field) offsetof(struct settings, field)
 
 static const cli_option options[] = {
-    {"evaluate", 0, CLI_OPTION_TEXT, "TRACE", NULL, "a routing trace of any format that coterie trace reads",
-     AT(evaluate)},
+    {"evaluate", 0, CLI_OPTION_TEXT, "TRACE", NULL, "the same as TRACE", AT(evaluate)},
     {"tables", 0, CLI_OPTION_TEXT, "T", NULL,
      "tables that coterie group wrote; of the trace they were made from, only the other sequences are test",
      AT(tables)},
@@ -304,8 +305,9 @@ static const cli_option options[] = {
     {"row-bytes", 0, CLI_OPTION_REAL, "N", "0",
      "bytes of a token's row: JSON tells bytes a token beside rows", AT(row_bytes), .min = 0, .max = 1e12},
     {"plot", 0, CLI_OPTION_TEXT, "OUT.html", NULL,
-     "write a page with the paper's appendix A for this trace: kurtosis, affinities, what a quarter "
-     "foretells",
+     "write a page: LAR and recall of each method by layer, and the paper's appendix A for this trace: "
+     "kurtosis, "
+     "affinities, what a quarter foretells",
      AT(plot)},
     {"isa", 0, CLI_OPTION_TEXT, "NAME", NULL, "caps the instruction set of look-ups (see coterie info)",
      AT(isa)},
@@ -345,10 +347,14 @@ const cli_command cli_cmd_predict = {
         "proven where as many tokens, sent to each rank blindly, might have the same LAR: within four "
         "standard errors of the difference.",
     .examples =
-        (const char *const[]){
-            "coterie predict --evaluate trace.safetensors --ranks 4,8",
-            "coterie predict --evaluate trace.safetensors --tables T.safetensors --placement P.json", NULL},
-    .options = {.groups = (const cli_option_group[]){{"Options", options, 0}, {0}}},
+        (const char *const[]){"coterie predict trace.safetensors --ranks 4,8",
+                              "coterie predict trace.safetensors --tables T.safetensors --placement P.json",
+                              NULL},
+    .options = {.groups = (const cli_option_group[]){{"Options", options, 0}, {0}},
+                .positionals =
+                    (const cli_positional[]){
+                        {"TRACE", 0, 1, "a routing trace of any format that coterie trace reads", AT(trace)},
+                        {0}}},
     .settings_bytes = sizeof(struct settings),
     .run = predict,
 };

@@ -50,8 +50,10 @@ void cli_prediction_rows_print(const cli_prediction_row *rows, size_t n, const i
 json_t *cli_prediction_row_json(const cli_prediction_row *row, const int32_t *layers, int32_t n_layers,
                                 double row_bytes);
 
-/* Writes the page of `--plot`; returns a CLI_EXIT_ value after saying what is wrong. */
-int cli_predict_plot(const char *path, const cot_trace *trace, uint64_t seed);
+/* Writes the page of `--plot`, the `rows` [n] that were measured by layer and what the trace says by itself; returns a
+ * CLI_EXIT_ value after saying what is wrong. */
+int cli_predict_plot(const char *path, const cot_trace *trace, const cli_prediction_row *rows, size_t n,
+                     uint64_t seed);
 
 /* A number of `digits` decimals, a dash for NaN, right-aligned after a space. */
 void cli_print_cell(int width, int digits, double value);

@@ -221,7 +221,65 @@ static cot_status plot_prediction(FILE *f, const cot_trace *trace, uint64_t seed
     return COT_OK;
 }
 
-int cli_predict_plot(const char *path, const cot_trace *trace, uint64_t seed)
+/* One figure of every method that has a test, by layer. */
+static void plot_layers(FILE *f, const char *title, cot_figure figure, const cot_trace *trace,
+                        const cli_prediction_row *rows, size_t n, const char *const *names)
+{
+    const int32_t L = trace->n_layers;
+    double *map = malloc((n * (size_t)L + 1) * sizeof *map);
+    size_t tested = 0;
+    for (size_t i = 0; map && i < n; i++)
+        if (rows[i].has_test) {
+            for (int32_t l = 0; l < L; l++)
+                map[tested * (size_t)L + (size_t)l] = rows[i].test.layer[(size_t)l * COT_FIGURES + figure];
+            tested++;
+        }
+    if (tested)
+        cli_page_matrix(f, map, (int32_t)tested, L,
+                        &(cli_plot_map){.title = title,
+                                        .unit = "share",
+                                        .most = 1,
+                                        .x = {"layer", NULL, trace->layers},
+                                        .y = {"method", names, NULL}});
+    free(map);
+}
+
+static cot_status plot_methods(FILE *f, const cot_trace *trace, const cli_prediction_row *rows, size_t n)
+{
+    enum { NAME = 40 };
+    const char **names = malloc((n + 1) * sizeof *names);
+    char(*text)[NAME] = malloc((n + 1) * NAME);
+    size_t tested = 0;
+    bool several = false;
+    for (size_t i = 1; i < n; i++) several |= rows[i].ranks != rows[0].ranks;
+    for (size_t i = 0; names && text && i < n; i++)
+        if (rows[i].has_test) {
+            if (several)
+                snprintf(text[tested], NAME, "%s on %" PRId32, rows[i].name, rows[i].ranks);
+            else
+                snprintf(text[tested], NAME, "%s", rows[i].name);
+            names[tested] = text[tested];
+            tested++;
+        }
+    if (tested) {
+        fputs("<h2>Methods by layer</h2>\n<p class=\"note\">On the sequences that were not learnt from. LAR: "
+              "the "
+              "share of a token's experts on the rank that the method sends it to; recall: of the k experts "
+              "that it "
+              "calls, the share among the k foretold.</p>\n<div class=\"row\">\n",
+              f);
+        plot_layers(f, "local activation rate (LAR)", COT_FIGURE_LAR, trace, rows, n, names);
+        plot_layers(f, "recall of the top k", COT_FIGURE_RECALL, trace, rows, n, names);
+        fputs("</div>\n", f);
+    }
+    const bool all = names && text;
+    free(names);
+    free(text);
+    return all ? COT_OK : COT_OUT_OF_MEMORY;
+}
+
+int cli_predict_plot(const char *path, const cot_trace *trace, const cli_prediction_row *rows, size_t n,
+                     uint64_t seed)
 {
     cot_affinities all;
     cot_error error = {COT_OUT_OF_MEMORY, "out of memory for the figures"};
@@ -242,7 +300,8 @@ int cli_predict_plot(const char *path, const cot_trace *trace, uint64_t seed)
             "<p class=\"note\">Appendix A's figures of Speculative MoE, computed from this trace: %" PRId32
             " of %" PRId32 " experts a token, %" PRId32 " layers.</p>\n",
             trace->top_k, trace->n_experts, trace->n_layers);
-    if (all.token_ids) status = plot_kurtosis(f, trace, &all);
+    status = plot_methods(f, trace, rows, n);
+    if (status == COT_OK && all.token_ids) status = plot_kurtosis(f, trace, &all);
     if (status == COT_OK && all.token_ids)
         status = plot_blocks(f, &all, middle, trace->layers[middle], &error);
     if (status == COT_OK && trace->kind == COT_TRACE_TOKENS && trace->n_layers > 1)
