@@ -62,6 +62,9 @@ static bool profile_sequences(const struct profile_settings *s, cot_engine *engi
         else if (!good)
             cli_complain_of(&error);
         good = cli_routing_recorder_finish(&recorder, good) && good;
+        if (good)
+            cli_complain("wrote %zu tokens in %zu %s to '%s'", listener.done, count,
+                         count == 1 ? "sequence" : "sequences", s->output);
     }
     free(requests);
     return good && cli_show_stats(engine, s->stats);
