@@ -168,6 +168,16 @@ void cot_http_stream_begin(cot_http_exchange *exchange, int status, const char *
     cot_http_wake(exchange);
 }
 
+/* A chunk's size in hexadecimal digits, and the line's end. */
+static void put_size(cot_http_exchange *exchange, size_t count)
+{
+    char line[sizeof count * 2 + 2], *at = line + sizeof line - 2;
+    memcpy(at, "\r\n", 2);
+    do *--at = "0123456789abcdef"[count & 15];
+    while (count >>= 4);
+    put(exchange, at, (size_t)(line + sizeof line - at));
+}
+
 /* Room for a piece of `count` bytes of the stream, its frame begun; NULL where nothing is to be sent. */
 static char *begin_piece(cot_http_exchange *exchange, size_t count)
 {
@@ -175,7 +185,7 @@ static char *begin_piece(cot_http_exchange *exchange, size_t count)
     if (!count || exchange->only_head || exchange->broken) return NULL;
     exchange->sent_ns = cot_now_ns();
     if (exchange->chunked)
-        put_line(exchange, "%zx\r\n", count);
+        put_size(exchange, count);
     else
         put(exchange, "", 0);
     if (!cot_http_buffer_reserve(&exchange->out, count + 2)) exchange->broken = true;

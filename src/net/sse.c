@@ -59,6 +59,15 @@ static bool read_line(cot_sse *sse)
     return true;
 }
 
+/* Bytes up to the first CR or LF. */
+static size_t line_length(const char *bytes, size_t count)
+{
+    const char *const lf = memchr(bytes, '\n', count);
+    if (lf) count = (size_t)(lf - bytes);
+    const char *const cr = memchr(bytes, '\r', count);
+    return cr ? (size_t)(cr - bytes) : count;
+}
+
 bool cot_sse_feed(cot_sse *sse, const char *bytes, size_t count)
 {
     size_t begin = 0;
@@ -69,8 +78,7 @@ bool cot_sse_feed(cot_sse *sse, const char *bytes, size_t count)
             continue;
         }
         sse->after_cr = false;
-        size_t stop = begin;
-        while (stop < count && bytes[stop] != '\n' && bytes[stop] != '\r') stop++;
+        const size_t stop = begin + line_length(bytes + begin, count - begin);
         if (!add(sse, &sse->line, bytes + begin, stop - begin)) sse->ended = true;
         if (stop < count && !sse->ended) {
             sse->after_cr = bytes[stop] == '\r';
