@@ -1,6 +1,7 @@
 #include "gateway/delivery.h"
 
-#include <jansson.h>
+#include "gateway/skim.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -16,100 +17,255 @@ void cot_delivery_free(cot_delivery *d)
     for (size_t i = 0; i < d->choices; i++) free(d->choice[i].ids);
     free(d->choice);
     free(d->id);
+    free(d->created);
+    free(d->part);
     *d = (cot_delivery){0};
 }
 
-static size_t index_of(const cot_delivery *d, const json_t *choice)
+/* ---- what an event says ---- */
+
+/* A choice of an event. */
+struct cot_delivery_part {
+    cot_skim_span whole, ids;
+    size_t index; // SIZE_MAX: of no choice that there is
+    bool ends;    // it has a reason to
+};
+
+/* An event with the places of what is looked at. What two readers could take for two different events is none of a Coterie worker's:
+ * names come once. */
+typedef struct event_places {
+    cot_skim_span id, created, choices;
+    size_t parts; // of d->part
+    bool is_error;
+} event_places;
+
+static void read_part(const cot_delivery *d, struct cot_delivery_part *p, cot_skim *s)
 {
-    const json_t *index = json_object_get(choice, "index");
-    const json_int_t value = json_integer_value(index);
-    return json_is_integer(index) && value >= 0 && (size_t)value < d->choices ? (size_t)value : SIZE_MAX;
+    enum { INDEX, TOKEN_IDS, FINISH_REASON, DELTA, PROMPT_TOKEN_IDS, NAMES };
+    static const cot_skim_name names[NAMES] = {COT_SKIM_NAME("index"), COT_SKIM_NAME("token_ids"),
+                                               COT_SKIM_NAME("finish_reason"), COT_SKIM_NAME("delta"),
+                                               COT_SKIM_NAME("prompt_token_ids")};
+    uint32_t seen = 0;
+    cot_skim_span name, value;
+    *p = (struct cot_delivery_part){.index = SIZE_MAX};
+    const bool in = cot_skim_into(s, '{');
+    const char *const begin = s->at - 1;
+    while (in && cot_skim_member(s, &name)) {
+        const size_t which = cot_skim_which(s, &seen, name, names, NAMES);
+        if (which == INDEX) {
+            const int64_t index = cot_skim_integer(s);
+            if (index >= 0 && (uint64_t)index < d->choices) p->index = (size_t)index;
+            continue;
+        }
+        value = cot_skim_value(s);
+        if (which == TOKEN_IDS) p->ids = value;
+        if (which == FINISH_REASON) p->ends = !cot_skim_is(value, "null");
+    }
+    p->whole = (cot_skim_span){begin, (size_t)(s->at - begin)};
+}
+
+/* Whether these are ids of which a choice may have so many more. */
+static bool are_ids(cot_skim_span ids, uint64_t room)
+{
+    uint64_t count = 0;
+    cot_skim s = cot_skim_of(ids.text, ids.bytes);
+    for (bool in = ids.text && cot_skim_into(&s, '['); in && cot_skim_element(&s); count++) {
+        const int64_t id = cot_skim_integer(&s);
+        if (id < 0 || id > INT32_MAX) s.bad = true;
+    }
+    return ids.text && !s.bad && count <= room;
 }
 
 /* Whether a choice of an event is one of a Coterie worker's: its index, and ids of which there are not too many. */
-static bool is_good(const cot_delivery *d, const json_t *choice)
+static bool is_good(const cot_delivery *d, const struct cot_delivery_part *p)
 {
-    const json_t *ids = json_object_get(choice, "token_ids");
-    const size_t index = index_of(d, choice), more = json_array_size(ids);
-    if (index == SIZE_MAX) return false;
-    if (d->choice[index].finished) return true; // the client has it already
-    if (!json_is_array(ids) || d->choice[index].count + more > d->most) return false;
-    for (size_t i = 0; i < more; i++) {
-        const json_t *id = json_array_get(ids, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
-            return false;
-    }
-    return true;
+    if (p->index == SIZE_MAX) return false;
+    const cot_delivered_choice *c = &d->choice[p->index];
+    // the client has what is finished already
+    return c->finished || (c->count <= d->most && are_ids(p->ids, d->most - c->count));
 }
+
+/* The choices of an event. False: one is none of a Coterie worker's, or memory ran out. */
+static bool read_choices(cot_delivery *d, event_places *e, cot_skim *s)
+{
+    bool good = true;
+    for (bool in = cot_skim_into(s, '['); in && cot_skim_element(s);) {
+        void *grown = d->part;
+        if (!cot_grow(&grown, &d->part_room, e->parts + 1, sizeof *d->part)) return false;
+        d->part = grown;
+        struct cot_delivery_part *const p = &d->part[e->parts++];
+        read_part(d, p, s);
+        good = good && !s->bad && is_good(d, p);
+    }
+    return good;
+}
+
+/* Looks through an event that nothing is taken of yet. False: it is none of a Coterie worker's, or memory ran out. */
+static bool read_event(cot_delivery *d, event_places *e, const char *data, size_t bytes)
+{
+    enum { ID, CREATED, CHOICES, ERROR, NAMES };
+    static const cot_skim_name names[NAMES] = {COT_SKIM_NAME("id"), COT_SKIM_NAME("created"),
+                                               COT_SKIM_NAME("choices"), COT_SKIM_NAME("error")};
+    uint32_t seen = 0;
+    cot_skim_span name;
+    cot_skim s = cot_skim_of(data, bytes);
+    *e = (event_places){0};
+    bool good = true;
+    for (bool in = cot_skim_into(&s, '{'); in && cot_skim_member(&s, &name);) {
+        const size_t which = cot_skim_which(&s, &seen, name, names, NAMES);
+        cot_skim ahead = s;
+        const cot_skim_span value = which == CHOICES ? (cot_skim_span){0} : cot_skim_value(&s);
+        if (which == ID)
+            e->id = value;
+        else if (which == CREATED) {
+            cot_skim_integer(&ahead);
+            good = good && !ahead.bad;
+            e->created = value;
+        } else if (which == CHOICES) {
+            good = read_choices(d, e, &s) && good;
+            e->choices = (cot_skim_span){ahead.at, (size_t)(s.at - ahead.at)};
+        }
+    }
+    e->is_error = seen & 1u << ERROR;
+    return cot_skim_ends(&s) &&
+           (e->is_error || (good && e->choices.text && e->created.text && e->id.text && *e->id.text == '"'));
+}
+
+/* ---- what the client is shown ---- */
+
+/* A text on its way to `out`, from which pieces are left out or replaced. */
+typedef struct copier {
+    cot_buffer *out;
+    const char *from; // what comes next
+    bool good;        // memory did not run out
+} copier;
+
+static void replace(copier *c, const char *begin, const char *end, cot_skim_span by)
+{
+    c->good = c->good && cot_buffer_append(c->out, c->from, (size_t)(begin - c->from)) &&
+              (!by.bytes || cot_buffer_append(c->out, by.text, by.bytes));
+    c->from = end;
+}
+
+static void leave_out(copier *c, const char *begin, const char *end)
+{
+    replace(c, begin, end, (cot_skim_span){0});
+}
+
+/* Goes through the members or elements of an object or list, some of which are left out, each with the comma that it would leave over. */
+typedef struct pruner {
+    const char *behind; // what came last; NULL: nothing has
+    bool kept;          // something was
+} pruner;
+
+static void prune(pruner *p, copier *c, const char *begin, const char *end, bool keeps)
+{
+    if (!keeps)
+        leave_out(c, p->behind ? p->behind : begin, end);
+    else if (p->behind && !p->kept)
+        leave_out(c, p->behind, begin);
+    p->kept |= keeps;
+    p->behind = end;
+}
+
+/* The role stands in a stream once. */
+static void show_delta(copier *out, cot_skim *s)
+{
+    pruner members = {0};
+    cot_skim_span name;
+    for (bool in = cot_skim_into(s, '{'); in && cot_skim_member(s, &name);) {
+        const cot_skim_span value = cot_skim_value(s);
+        prune(&members, out, name.text - 1, value.text + value.bytes, !cot_skim_is(name, "role"));
+    }
+}
+
+/* A choice, of which some was `told` before by another worker. */
+static void show_part(const cot_delivery *d, copier *out, cot_skim *s, bool told)
+{
+    pruner members = {0};
+    cot_skim_span name;
+    for (bool in = cot_skim_into(s, '{'); in && cot_skim_member(s, &name);) {
+        const bool is_prompt = cot_skim_is(name, "prompt_token_ids");
+        const bool hidden = d->hides_ids && (is_prompt || cot_skim_is(name, "token_ids"));
+        const char *const begin = name.text - 1;
+        cot_skim ahead = *s;
+        const cot_skim_span value = cot_skim_value(s);
+        const bool keeps = !hidden && !(is_prompt && told);
+        prune(&members, out, begin, value.text + value.bytes, keeps);
+        if (keeps && told && cot_skim_is(name, "delta") && *value.text == '{') show_delta(out, &ahead);
+    }
+}
+
+/* ---- what is taken ---- */
 
 /* False: memory ran out. */
-static bool add_ids(cot_delivery *d, cot_delivered_choice *c, const json_t *ids)
+static bool add_ids(cot_delivery *d, cot_delivered_choice *c, cot_skim_span ids)
 {
-    void *grown = c->ids;
-    const size_t more = json_array_size(ids);
-    if (!cot_grow(&grown, &c->room, c->count + more + 1, sizeof *c->ids)) return false;
-    c->ids = grown;
-    for (size_t i = 0; i < more; i++)
-        c->ids[c->count++] = (int32_t)json_integer_value(json_array_get(ids, i));
-    d->tokens += more;
+    cot_skim s = cot_skim_of(ids.text, ids.bytes);
+    for (bool in = cot_skim_into(&s, '['); in && cot_skim_element(&s);) {
+        void *grown = c->ids;
+        if (!cot_grow(&grown, &c->room, c->count + 1, sizeof *c->ids)) return false;
+        c->ids = grown;
+        c->ids[c->count++] = (int32_t)cot_skim_integer(&s);
+        d->tokens++;
+    }
     return true;
 }
 
-typedef enum kept { KEEP, DROP, WRONG } kept;
-
-/* A choice of an event that is good, as the client is to see it. */
-static kept take_choice(cot_delivery *d, json_t *choice)
+/* The choices of an event that is good, as the client is to see them. False: there were some, and it has all of them already. */
+static bool take_choices(cot_delivery *d, copier *out, const event_places *e)
 {
-    cot_delivered_choice *c = &d->choice[index_of(d, choice)];
-    if (c->finished) return DROP;
-    if (!add_ids(d, c, json_object_get(choice, "token_ids"))) return WRONG;
-    if (c->begun && d->resumed) {
-        json_object_del(json_object_get(choice, "delta"), "role");
-        json_object_del(choice, "prompt_token_ids");
+    pruner choices = {0};
+    for (size_t i = 0; i < e->parts; i++) {
+        const struct cot_delivery_part *const p = &d->part[i];
+        cot_delivered_choice *const c = &d->choice[p->index];
+        const bool keeps = !c->finished;
+        prune(&choices, out, p->whole.text, p->whole.text + p->whole.bytes, keeps);
+        if (!keeps) continue;
+        const bool told = c->begun && d->resumed;
+        cot_skim s = cot_skim_of(p->whole.text, p->whole.bytes);
+        if (!add_ids(d, c, p->ids)) out->good = false;
+        if (d->hides_ids || told) show_part(d, out, &s, told);
+        c->begun = true;
+        c->finished = p->ends;
     }
-    c->begun = true;
-    const json_t *reason = json_object_get(choice, "finish_reason");
-    c->finished = reason && !json_is_null(reason);
-    if (d->hides_ids) {
-        json_object_del(choice, "token_ids");
-        json_object_del(choice, "prompt_token_ids");
-    }
-    return KEEP;
+    return choices.kept || !e->parts;
 }
 
-/* All events of a stream have the id and the time of the first one. */
-static bool take_head(cot_delivery *d, json_t *event)
+/* All events of a stream have the id and the time of the first one. False: memory ran out. */
+static bool keep_head(cot_delivery *d, const event_places *e)
 {
-    const char *id = json_string_value(json_object_get(event, "id"));
-    const json_t *created = json_object_get(event, "created");
-    if (!id || !json_is_integer(created)) return false;
-    if (!d->id) {
-        d->id = strdup(id);
-        d->created = json_integer_value(created);
-        return d->id;
-    }
-    return !d->resumed || (!json_object_set_new(event, "id", json_string(d->id)) &&
-                           !json_object_set_new(event, "created", json_integer(d->created)));
+    if (d->id) return true;
+    d->id = strndup(e->id.text, e->id.bytes);
+    d->created = strndup(e->created.text, e->created.bytes);
+    return d->id && d->created;
 }
 
-static cot_delivery_kind take_event(cot_delivery *d, json_t *event)
+/* Id and time of the first event, where they stand `before` the choices or behind them. */
+static void show_head(const cot_delivery *d, copier *out, const event_places *e, bool before)
 {
-    json_t *choices = json_object_get(event, "choices");
-    if (json_object_get(event, "error")) return COT_DELIVERY_ERROR;
-    const size_t count = json_array_size(choices);
-    // an event that is not sent leaves no ids behind
-    for (size_t i = 0; i < count; i++)
-        if (!is_good(d, json_array_get(choices, i))) return COT_DELIVERY_BAD;
-    if (!json_is_array(choices) || !take_head(d, event)) return COT_DELIVERY_BAD;
-    for (size_t i = 0; i < json_array_size(choices);) {
-        const kept choice = take_choice(d, json_array_get(choices, i));
-        if (choice == WRONG) return COT_DELIVERY_BAD;
-        if (choice == KEEP)
-            i++;
-        else
-            json_array_remove(choices, i);
+    const bool turned = e->created.text < e->id.text;
+    for (int i = 0; i < 2; i++) {
+        const bool is_id = i == turned;
+        const cot_skim_span *const own = is_id ? &e->id : &e->created;
+        const char *const first = is_id ? d->id : d->created;
+        if (d->resumed && (own->text < e->choices.text) == before)
+            replace(out, own->text, own->text + own->bytes, (cot_skim_span){first, strlen(first)});
     }
-    return count && !json_array_size(choices) ? COT_DELIVERY_NOTHING : COT_DELIVERY_EVENT;
+}
+
+static cot_delivery_kind take_event(cot_delivery *d, const char *data, size_t bytes, cot_buffer *out)
+{
+    event_places e;
+    copier shown = {out, data, true};
+    if (!read_event(d, &e, data, bytes)) return COT_DELIVERY_BAD;
+    if (e.is_error) return cot_buffer_append(out, data, bytes) ? COT_DELIVERY_ERROR : COT_DELIVERY_BAD;
+    if (!keep_head(d, &e)) return COT_DELIVERY_BAD;
+    show_head(d, &shown, &e, true);
+    const bool news = take_choices(d, &shown, &e);
+    show_head(d, &shown, &e, false);
+    leave_out(&shown, data + bytes, data + bytes);
+    return !shown.good ? COT_DELIVERY_BAD : news ? COT_DELIVERY_EVENT : COT_DELIVERY_NOTHING;
 }
 
 cot_delivery_kind cot_delivery_take(cot_delivery *d, const char *data, size_t bytes, cot_buffer *out)
@@ -117,18 +273,7 @@ cot_delivery_kind cot_delivery_take(cot_delivery *d, const char *data, size_t by
     out->bytes = 0;
     if (bytes == 6 && !memcmp(data, "[DONE]", 6))
         return cot_buffer_append(out, data, bytes) ? COT_DELIVERY_DONE : COT_DELIVERY_BAD;
-    json_t *event = json_loadb(data, bytes, JSON_ALLOW_NUL, NULL);
-    cot_delivery_kind kind = event ? take_event(d, event) : COT_DELIVERY_BAD;
-    bool good = true;
-    if (kind == COT_DELIVERY_ERROR || (kind == COT_DELIVERY_EVENT && !d->hides_ids && !d->resumed)) {
-        good = cot_buffer_append(out, data, bytes);
-    } else if (kind == COT_DELIVERY_EVENT) { // written as the worker writes
-        char *text = json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        good = text && cot_buffer_text(out, text);
-        free(text);
-    }
-    json_decref(event);
-    return good ? kind : COT_DELIVERY_BAD;
+    return take_event(d, data, bytes, out);
 }
 
 bool cot_delivery_write(const cot_delivery *d, cot_buffer *out)

@@ -15,13 +15,14 @@ typedef struct cot_delivered_choice {
 /* Zero it, set `choices` (cot_delivery_open), `hides_ids` and `most`. */
 typedef struct cot_delivery {
     size_t choices;
-    cot_delivered_choice *choice; // [choices]
-    bool hides_ids;               // the router asked for the ids, the client did not
-    uint64_t most;                // ids that a choice may have
-    bool resumed;                 // another worker goes on
-    char *id;                     // of the first event; NULL: none has come
-    int64_t created;
-    uint64_t tokens; // ids in all
+    cot_delivered_choice *choice;   // [choices]
+    bool hides_ids;                 // the router asked for the ids, the client did not
+    uint64_t most;                  // ids that a choice may have
+    bool resumed;                   // another worker goes on
+    char *id, *created;             // of the first event, as JSON; NULL: none has come
+    uint64_t tokens;                // ids in all
+    struct cot_delivery_part *part; // [part_room] of the event that is looked at
+    size_t part_room;
 } cot_delivery;
 
 typedef enum cot_delivery_kind {

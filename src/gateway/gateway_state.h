@@ -1,8 +1,8 @@
 /* Inside the gateway: what its parts share, on the loop's thread.
  *
  *     routes.c   which path does what
- *     relay.c    one request: ids, target, the worker's answer, and whoever goes on when that one dies
- *     prompt.c   ids of a request's prompt
+ *     relay.c    one request: ids, target, the worker's answer, and whoever goes on when that one dies (relay.h)
+ *     prompt.c   ids of a request's prompt, by the gateway's own tokenizer
  *     worker.c   a worker: health, what it says of itself, whether it gets requests
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
  *     fleet.c    the list of workers */

@@ -2,6 +2,7 @@
 
 #include "coterie/request.h"
 #include "coterie/route.h"
+#include "gateway/skim.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,6 +47,82 @@ void cot_relay_read(cot_relay_request *r, const json_t *json, bool chat)
     if (chat) r->max_tokens = positive(json, "max_completion_tokens", (size_t)r->max_tokens);
     if (n <= COT_RELAY_MOST_CHOICES && prompts <= COT_RELAY_MOST_CHOICES / n) r->choices = n * prompts;
 }
+
+/* ---- without values ---- */
+
+static bool is(cot_skim_span value, const char *text)
+{
+    return value.text && cot_skim_is(value, text);
+}
+
+/* A number from 1 to `most`, where one is given. */
+static bool skim_number(uint64_t *out, cot_skim_span value, uint64_t most)
+{
+    if (!value.text) return true;
+    cot_skim s = cot_skim_of(value.text, value.bytes);
+    const int64_t number = cot_skim_integer(&s);
+    *out = (uint64_t)number;
+    return !s.bad && number >= 1 && *out <= most;
+}
+
+/* A text without escapes, where one is given. */
+static bool skim_salt(cot_relay_request *r, cot_skim_span value)
+{
+    if (!value.text) return true;
+    r->salt = value.text + 1;
+    r->salt_bytes = value.bytes - 2;
+    return *value.text == '"' && !memchr(value.text, '\\', value.bytes);
+}
+
+/* False: no list of ids, or memory ran out. */
+static bool skim_ids(int32_t **ids, size_t *count, cot_skim_span list)
+{
+    size_t most = 1;
+    cot_skim s = cot_skim_of(list.text, list.bytes);
+    for (size_t i = 0; i < list.bytes; i++) most += list.text[i] == ',';
+    int32_t *own = list.text && *list.text == '[' ? malloc(most * sizeof *own) : NULL;
+    for (bool in = own && cot_skim_into(&s, '['); in && *count < most && cot_skim_element(&s);) {
+        const int64_t id = cot_skim_integer(&s);
+        if (id < INT32_MIN || id > INT32_MAX) s.bad = true;
+        own[(*count)++] = (int32_t)id;
+    }
+    *ids = own;
+    return own && *count && !s.bad;
+}
+
+bool cot_relay_skim(cot_relay_request *r, int32_t **ids, size_t *count, const char *body, size_t bytes)
+{
+    enum { PROMPT, STREAM, SEED, ECHO, WANTS_IDS, N, MAX_TOKENS, SALT, NAMES };
+    static const cot_skim_name names[NAMES] = {
+        COT_SKIM_NAME("prompt"),     COT_SKIM_NAME("stream"),           COT_SKIM_NAME("seed"),
+        COT_SKIM_NAME("echo"),       COT_SKIM_NAME("return_token_ids"), COT_SKIM_NAME("n"),
+        COT_SKIM_NAME("max_tokens"), COT_SKIM_NAME("cache_salt")};
+    uint32_t seen = 0;
+    cot_skim_span name, value[NAMES + 1] = {0};
+    cot_skim s = cot_skim_of(body, bytes);
+    *r = (cot_relay_request){.choices = 1, .max_tokens = UINT32_MAX};
+    *ids = NULL;
+    *count = 0;
+    for (bool in = cot_skim_into(&s, '{'); in && cot_skim_member(&s, &name);) {
+        const size_t which = cot_skim_which(&s, &seen, name, names, NAMES);
+        value[which] = cot_skim_value(&s);
+    }
+    if (!cot_skim_ends(&s)) return false;
+    r->stream = is(value[STREAM], "true");
+    r->echo = is(value[ECHO], "true");
+    r->wants_ids = is(value[WANTS_IDS], "true");
+    r->seeded = value[SEED].text && !is(value[SEED], "null");
+    if (skim_number(&r->choices, value[N], COT_RELAY_MOST_CHOICES) &&
+        skim_number(&r->max_tokens, value[MAX_TOKENS], UINT32_MAX) && skim_salt(r, value[SALT]) &&
+        skim_ids(ids, count, value[PROMPT]))
+        return true;
+    free(*ids);
+    *ids = NULL;
+    *count = 0;
+    return false;
+}
+
+/* ---- ids ---- */
 
 void cot_relay_read_list(int32_t **ids, size_t *count, const json_t *list)
 {

@@ -9,16 +9,19 @@
 
 typedef struct cot_relay_request {
     bool chat, stream, seeded, echo;
-    bool wants_ids; // return_token_ids
-    size_t choices; // 1 at least
+    bool wants_ids;   // return_token_ids
+    uint64_t choices; // 1 at least
     uint64_t max_tokens;
-    const char *salt; // [salt_bytes] of the request's JSON; NULL: none
+    const char *salt; // [salt_bytes] of the request's JSON or body; NULL: none
     size_t salt_bytes;
 } cot_relay_request;
 
 enum { COT_RELAY_MOST_CHOICES = 1024 };
 
 void cot_relay_read(cot_relay_request *request, const json_t *json, bool chat);
+/* The same of a completion's body whose prompt is one list of ids, without making values of it: *ids [*count] is malloc'd. False: it is
+ * none, or has something that is better looked at as JSON. The request points into the body. */
+bool cot_relay_skim(cot_relay_request *request, int32_t **ids, size_t *count, const char *body, size_t bytes);
 /* The ids of the first prompt, where they came as such. *ids [*count] is malloc'd; NULL: they did not, or memory ran out. */
 void cot_relay_read_ids(int32_t **ids, size_t *count, const json_t *json);
 /* The same of a list. */
