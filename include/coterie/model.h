@@ -28,6 +28,8 @@ typedef struct cot_model_info {
         active_parameters; /* of those that a token uses: top_k of a layer's routed experts, all of the rest */
     int64_t moe_layers;
     int32_t *moe_layer; /* [moe_layers] the model's numbers of its MoE layers, ascending */
+    const char *
+        context_field; /* the field of config.json that context_tokens is cut to, beyond which attention would be sparse; NULL: none */
 } cot_model_info;
 
 /* Whether `folder` looks like a model's: a folder with a config.json, or a GGUF file, which may stand wherever a model's folder is

@@ -430,6 +430,7 @@ class ModelInfo(Structure):
         ("active_parameters", c_int64),
         ("moe_layers", c_int64),
         ("moe_layer", Ints),
+        ("context_field", c_char_p),
     ]
 
 

@@ -120,26 +120,64 @@ static bool is_of_activations(const char *name)
     return false;
 }
 
-/* Of a layer beyond the last one. */
+static bool begins_one_of(const char *name, const char *const *begins, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strncmp(name, begins[i], strlen(begins[i]))) return true;
+    return false;
+}
+
+/* Of a layer beyond the last one, or of what predicts several tokens ahead. */
 static bool is_beyond(const char *name, int64_t layers)
 {
+    static const char *const begins[] = {"mtp.", "model.mtp", "language_model.mtp",
+                                         "language_model.model.mtp"};
     long long layer;
-    const char *at = strncmp(name, "model.", 6) ? name : name + 6;
+    const char *at = strncmp(name, "language_model.", 15) ? name : name + 15;
+    if (!strncmp(at, "model.", 6)) at += 6;
+    if (!strncmp(at, "language_model.", 15)) at += 15;
+    if (begins_one_of(name, begins, sizeof begins / sizeof *begins)) return true;
     return (sscanf(at, "layers.%lld.", &layer) == 1 || sscanf(name, "blk.%lld.", &layer) == 1) &&
            layer >= layers;
 }
 
+/* Of what sees or hears in a model that does more than texts. */
+static bool is_of_senses(const char *name)
+{
+    static const char *const begins[] = {"vision_tower.",
+                                         "vision_model.",
+                                         "visual.",
+                                         "model.visual.",
+                                         "model.vision_tower.",
+                                         "mm_projector.",
+                                         "multi_modal_projector.",
+                                         "model.multi_modal_projector.",
+                                         "audio_tower.",
+                                         "model.audio_tower."};
+    return begins_one_of(name, begins, sizeof begins / sizeof *begins);
+}
+
 typedef enum unused {
     UNUSED_BEYOND,
+    UNUSED_SENSES,
+    UNUSED_INDEXER,
     UNUSED_FREQUENCIES,
     UNUSED_ACTIVATIONS,
     UNUSED_UNKNOWN,
     UNUSED_KINDS
 } unused;
 
+static const char *const unused_words[UNUSED_UNKNOWN] = {[UNUSED_BEYOND] = "of layer",
+                                                         [UNUSED_SENSES] = "of vision and hearing",
+                                                         [UNUSED_INDEXER] = "of sparse attention's indexer",
+                                                         [UNUSED_FREQUENCIES] = "rotary_emb.inv_freq",
+                                                         [UNUSED_ACTIVATIONS] = "of activations' scales"};
+
 static unused why_unused(const char *name, int64_t layers)
 {
     if (is_beyond(name, layers)) return UNUSED_BEYOND;
+    if (is_of_senses(name)) return UNUSED_SENSES;
+    if (strstr(name, ".indexer.")) return UNUSED_INDEXER;
     if (cot_path_ends(name, "rotary_emb.inv_freq")) return UNUSED_FREQUENCIES;
     return is_of_activations(name) ? UNUSED_ACTIVATIONS : UNUSED_UNKNOWN;
 }
@@ -228,36 +266,28 @@ static cot_status describe(char **notes, const survey *s, const char *warning, c
         if (!count[why]++ && why == UNUSED_UNKNOWN) other = name;
         all++;
     }
-    const size_t predicting = count[UNUSED_BEYOND], frequencies = count[UNUSED_FREQUENCIES],
-                 activations = count[UNUSED_ACTIVATIONS], others = count[UNUSED_UNKNOWN];
     *notes = NULL;
     if (!all && !warning) return COT_OK;
-    const size_t told = warning ? strlen(warning) + 1 : 0, room = told + 400 + strlen(other);
+    const size_t told = warning ? strlen(warning) + 1 : 0, room = told + 500 + strlen(other);
     *notes = malloc(room);
     if (!*notes) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     snprintf(*notes, room, "%s", warning ? warning : "");
     if (!all) return COT_OK;
     if (warning) strcat(*notes, "\n");
     char *const out = *notes + told;
-    size_t left = room - told,
-           at = (size_t)snprintf(out, left, "%zu tensor%s not used:", all, all == 1 ? " is" : "s are");
+    const size_t left = room - told;
+    size_t at = (size_t)snprintf(out, left, "%zu tensor%s not used:", all, all == 1 ? " is" : "s are");
     const char *comma = "";
-    if (predicting) {
-        at +=
-            (size_t)snprintf(out + at, left - at, " %zu of layer %" PRId64 " and beyond", predicting, layers);
+    for (int why = 0; why < UNUSED_UNKNOWN; why++) {
+        if (!count[why]) continue;
+        at += (size_t)snprintf(out + at, left - at, "%s %zu %s", comma, count[why], unused_words[why]);
+        if (why == UNUSED_BEYOND)
+            at += (size_t)snprintf(out + at, left - at, " %" PRId64 " and beyond", layers);
         comma = ",";
     }
-    if (frequencies) {
-        at += (size_t)snprintf(out + at, left - at, "%s %zu rotary_emb.inv_freq", comma, frequencies);
-        comma = ",";
-    }
-    if (activations) {
-        at += (size_t)snprintf(out + at, left - at, "%s %zu of activations' scales", comma, activations);
-        comma = ",";
-    }
-    if (others)
-        snprintf(out + at, left - at, "%s %zu unknown%s '%s'", comma, others,
-                 others > 1 ? ", the first" : ",", other);
+    if (count[UNUSED_UNKNOWN])
+        snprintf(out + at, left - at, "%s %zu unknown%s '%s'", comma, count[UNUSED_UNKNOWN],
+                 count[UNUSED_UNKNOWN] > 1 ? ", the first" : ",", other);
     for (char *c = out; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     return COT_OK;
@@ -288,6 +318,17 @@ static cot_status tell_other_name(char **notes, const char *name, cot_error *err
     return add_note(notes, line, error);
 }
 
+/* Where attention would be sparse beyond the context. */
+static cot_status tell_context(char **notes, const cot_config *config, cot_error *error)
+{
+    char line[160];
+    if (!config->context_field) return COT_OK;
+    snprintf(line, sizeof line,
+             "the context ends at %" PRId64 " tokens, up to where its sparse attention is dense ('%s')",
+             config->max_context, config->context_field);
+    return add_note(notes, line, error);
+}
+
 cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const char *folder,
                                  cot_error *error)
 {
@@ -308,6 +349,7 @@ cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const
     else
         status = describe(notes, &s, warning, error);
     if (status == COT_OK) status = tell_other_name(notes, checkpoint->shards.other, error);
+    if (status == COT_OK) status = tell_context(notes, &checkpoint->config, error);
     free(s.used);
     return status;
 }

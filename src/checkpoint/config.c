@@ -28,6 +28,7 @@ static const struct {
     [COT_SIZE_SHARED_INTERMEDIATE] = {0, 1 << 24},
     [COT_SIZE_SHARED_EXPERTS] = {0, 1 << 10},
     [COT_SIZE_FIRST_MOE_LAYER] = {0, INT32_MAX},
+    [COT_SIZE_LAST_MOE_LAYER] = {-1, INT32_MAX},
     [COT_SIZE_SPARSE_STEP] = {1, INT32_MAX},
     [COT_SIZE_WINDOW] = {0, INT32_MAX},
     [COT_SIZE_WINDOW_LAYERS] = {0, INT32_MAX},
@@ -38,7 +39,25 @@ static const struct {
     [COT_SIZE_V_DIM] = {1, 1 << 16},
     [COT_SIZE_GROUPS] = {1, 1 << 16},
     [COT_SIZE_GROUP_LIMIT] = {1, 1 << 16},
+    [COT_SIZE_DENSE_CONTEXT] = {1, INT32_MAX},
 };
+
+/* A number that is told for each layer, and the same for all. */
+static int64_t read_listed(cot_fields *fields, const char *key, const json_t *list, int64_t least,
+                           int64_t most)
+{
+    const json_t *first = json_array_get(list, 0);
+    const int64_t value = json_integer_value(first);
+    for (size_t i = 1; i < json_array_size(list); i++)
+        if (!json_equal((json_t *)(uintptr_t)first, json_array_get(list, i)))
+            cot_fields_refuse(fields, COT_UNSUPPORTED,
+                              "'%s' is not the same in all layers, which is not supported", key);
+    if (!json_is_integer(first) || value < least || value > most)
+        cot_fields_refuse(fields, COT_MALFORMED,
+                          "'%s' is a list of no whole numbers from %" PRId64 " to %" PRId64, key, least,
+                          most);
+    return value;
+}
 
 static int64_t read_size(cot_fields *fields, const cot_size_rule *rule, int64_t least, int64_t most)
 {
@@ -55,6 +74,8 @@ static int64_t read_size(cot_fields *fields, const cot_size_rule *rule, int64_t 
     }
     const char *key = value ? rule->name : rule->alias;
     if (rule->nullable && !cot_fields_has(fields, key)) return 0;
+    const json_t *told = cot_fields_get(fields, key);
+    if (rule->listed && json_is_array(told)) return read_listed(fields, key, told, least, most);
     return cot_fields_integer(fields, key, rule->absent, least, most);
 }
 
@@ -109,7 +130,7 @@ void cot_resolve_attention(cot_config *config, cot_fields *fields, const int64_t
 {
     const cot_family *family = config->family;
     config->attention = family->attention;
-    config->qk_norm = family->qk_norm;
+    if (!family->qk_normed.name || read_switch(fields, &family->qk_normed)) config->qk_norm = family->qk_norm;
     config->sinks = family->sinks;
     config->heads = sizes[COT_SIZE_HEADS];
     config->qkv_bias = read_switch(fields, &family->qkv_bias);
@@ -136,7 +157,8 @@ static bool grouped(const cot_family *family, cot_fields *fields)
     const char *absent = family->group_by_default ? family->group_method : family->plain_method;
     const char *method = cot_fields_text(fields, "topk_method", absent);
     bool plain = family->plain_method && !strcmp(method, family->plain_method);
-    if (strcmp(score, family->scoring_func) != 0)
+    if (strcmp(score, family->scoring_func) != 0 &&
+        !(family->scoring_alias && !strcmp(score, family->scoring_alias)))
         cot_fields_refuse(fields, COT_UNSUPPORTED, "scoring_func '%.40s' is not supported in %s (%s is)",
                           score, family->model_type, family->scoring_func);
     if (!plain && strcmp(method, family->group_method) != 0)
@@ -184,15 +206,15 @@ static void resolve_gate(cot_config *config, cot_fields *fields, const int64_t *
     gate->score = family->score;
     gate->normalise = read_switch(fields, &family->normalise);
     gate->epsilon = gate->normalise ? family->epsilon : 0;
-    gate->scaling =
-        family->scaling != 0 ? (float)cot_fields_number(fields, "routed_scaling_factor", family->scaling) : 1;
+    const char *scaling = family->scaling_field ? family->scaling_field : "routed_scaling_factor";
+    gate->scaling = family->scaling != 0 ? (float)cot_fields_number(fields, scaling, family->scaling) : 1;
     if (gate->top_k > gate->experts)
         cot_fields_refuse(fields, COT_MALFORMED,
                           "'num_experts_per_tok' is %" PRId64
                           ", expected at most the number of experts, %" PRId64,
                           gate->top_k, gate->experts);
     if (!isfinite(gate->scaling))
-        cot_fields_refuse(fields, COT_MALFORMED, "'routed_scaling_factor' is beyond a 32-bit float");
+        cot_fields_refuse(fields, COT_MALFORMED, "'%s' is beyond a 32-bit float", scaling);
     if (gate->normalise && family->normalise_refused) {
         if (gate->top_k > 1)
             cot_fields_refuse(fields, COT_UNSUPPORTED, "norm_topk_prob true is not supported in %s",
@@ -271,6 +293,43 @@ static void refuse_unknown_ways(cot_fields *fields)
         cot_fields_refuse(fields, COT_UNSUPPORTED, "'moe_layer_freq' other than 1 is not supported");
 }
 
+/* Whether a field, or each item of a list, is what the family has alone. */
+static bool is_fixed(const json_t *value, const json_t *expected)
+{
+    if (!json_is_array(value) || json_is_array(expected))
+        return json_is_null(value) || json_equal((json_t *)(uintptr_t)value, (json_t *)(uintptr_t)expected);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!json_equal(json_array_get(value, i), (json_t *)(uintptr_t)expected)) return false;
+    return true;
+}
+
+/* Fields that may have one value alone in this family. */
+static void check_fixed(const cot_family *family, cot_fields *fields)
+{
+    const char *key;
+    json_t *expected, *all = family->fixed ? json_loads(family->fixed, 0, NULL) : NULL;
+    if (family->fixed && !all) cot_fields_refuse(fields, COT_OUT_OF_MEMORY, "out of memory");
+    json_object_foreach(all, key, expected)
+    {
+        const json_t *value = cot_fields_get(fields, key);
+        if (!value || is_fixed(value, expected)) continue;
+        char *told = json_dumps(expected, JSON_ENCODE_ANY);
+        cot_fields_refuse(fields, COT_UNSUPPORTED, "'%s' other than %s is not supported in %s", key,
+                          told ? told : "?", family->model_type);
+        free(told);
+    }
+    json_decref(all);
+}
+
+/* Beyond it attention would be sparse. */
+static void cut_context(cot_config *config, int64_t most)
+{
+    const char *field = config->family->sizes[COT_SIZE_DENSE_CONTEXT].name;
+    if (!field || config->max_context <= most) return;
+    config->max_context = most;
+    config->context_field = field;
+}
+
 static const cot_family *find_family(cot_config *config, cot_fields *fields)
 {
     const json_t *list = cot_fields_get(fields, "architectures");
@@ -292,6 +351,7 @@ static void resolve(cot_config *config, cot_fields *fields)
     const cot_family *family = config->family = find_family(config, fields);
     if (!family) return;
     refuse_unknown_ways(fields);
+    check_fixed(family, fields);
     int64_t sizes[COT_SIZES];
     for (int s = 0; s < COT_SIZES; s++)
         sizes[s] = read_size(fields, &family->sizes[s], ranges[s].least, ranges[s].most);
@@ -300,7 +360,7 @@ static void resolve(cot_config *config, cot_fields *fields)
     config->hidden = sizes[COT_SIZE_HIDDEN];
     config->layers = sizes[COT_SIZE_LAYERS];
     config->max_context = sizes[COT_SIZE_CONTEXT];
-    config->tied_embeddings = cot_fields_switch(fields, "tie_word_embeddings", false);
+    config->tied_embeddings = cot_fields_switch(fields, "tie_word_embeddings", family->tied);
     config->norm_eps = (float)cot_fields_number(fields, "rms_norm_eps", family->norm_eps);
     if (!(config->norm_eps >= 0) || !isfinite(config->norm_eps))
         cot_fields_refuse(fields, COT_MALFORMED, "'rms_norm_eps' is %g, expected 0 or more",
@@ -309,6 +369,7 @@ static void resolve(cot_config *config, cot_fields *fields)
     cot_resolve_layers(config, fields, sizes);
     cot_resolve_feed_forward(config, fields, sizes);
     cot_resolve_rope(config, fields);
+    cut_context(config, sizes[COT_SIZE_DENSE_CONTEXT]);
     cot_resolve_quantisation(config, fields);
     config->bos = -1;
     add_special_tokens(config, fields);
@@ -353,12 +414,28 @@ static json_t *load(const char *text, size_t bytes, cot_fields *fields, const ch
     return json;
 }
 
+/* The model of texts in one that sees more, with what is told of the whole alone; new. NULL: there is none. */
+static json_t *text_model(const json_t *object)
+{
+    static const char *const of_all[] = {"tie_word_embeddings", "quantization_config", "eos_token_id",
+                                         "bos_token_id"};
+    const json_t *text = json_object_get(object, "text_config");
+    if (!json_is_object(text)) return NULL;
+    json_t *own = json_copy((json_t *)(uintptr_t)text);
+    for (size_t i = 0; own && i < sizeof of_all / sizeof *of_all; i++)
+        if (!json_object_get(own, of_all[i]) && json_object_get(object, of_all[i]))
+            json_object_set(own, of_all[i], json_object_get(object, of_all[i]));
+    return own;
+}
+
 cot_status cot_config_resolve(cot_config *config, const json_t *object, const json_t *generation,
                               const char *name, cot_error *error)
 {
     *config = (cot_config){0};
-    cot_fields fields = {object, name, COT_OK, error};
+    json_t *text = text_model(object);
+    cot_fields fields = {text ? text : object, name, COT_OK, error};
     resolve(config, &fields);
+    config->nested = text;
     if (fields.status == COT_OK && generation) {
         fields.object = generation;
         add_special_tokens(config, &fields);
@@ -367,6 +444,7 @@ cot_status cot_config_resolve(cot_config *config, const json_t *object, const js
     if (fields.status == COT_OK && config->moe_layers && cot_gate_check(&config->gate, &detail) != COT_OK)
         fields.status = cot_fail(error, detail.status, "'%s': %s", name, detail.message);
     if (fields.status != COT_OK) cot_config_clear(config);
+    json_decref(text);
     return fields.status;
 }
 

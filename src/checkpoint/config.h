@@ -24,6 +24,9 @@ typedef struct cot_config {
     const cot_family *family;
     bool gguf;                                  // tensors are called as in GGUF
     int64_t vocab, hidden, layers, max_context; // V, H, L, tokens
+    const char *
+        context_field; // the field that max_context is cut to, up to where attention is what is computed; NULL: none
+    bool nested; // a model of texts in a wider one's folder: text_config, and prefixes of tensors
     float norm_eps;
     bool tied_embeddings;
     cot_layer_config *layer; // [layers]

@@ -112,6 +112,7 @@ static cot_status describe(cot_model_info *info, const cot_config *c, cot_error 
                              .experts = c->gate.experts,
                              .top_k = c->gate.top_k,
                              .context_tokens = c->max_context,
+                             .context_field = c->context_field,
                              .moe_layers = c->moe_layers,
                              .moe_layer = calloc((size_t)c->layers, sizeof *info->moe_layer)};
     if (!info->moe_layer) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a model's layers");

@@ -1,34 +1,8 @@
-#include "checkpoint/family.h"
+#include "checkpoint/family_rows.h"
 
 #include "coterie/model.h"
 
 #include <string.h>
-
-/* Fields that all families spell alike; what leaving them out means differs. */
-#define COMMON_SIZES(vocab, hidden, layers, heads, context)                                                  \
-    [COT_SIZE_VOCAB] = {"vocab_size", .absent = vocab},                                                      \
-    [COT_SIZE_HIDDEN] = {"hidden_size", .absent = hidden},                                                   \
-    [COT_SIZE_LAYERS] = {"num_hidden_layers", .absent = layers},                                             \
-    [COT_SIZE_HEADS] = {"num_attention_heads", .absent = heads},                                             \
-    [COT_SIZE_CONTEXT] = {"max_position_embeddings", .absent = context}
-/* null, and 0 here, mean as many KV heads as heads, and head_dim = hidden_size / heads. */
-#define GQA_SIZES(kv_heads, head_dim)                                                                        \
-    [COT_SIZE_KV_HEADS] = {"num_key_value_heads", .absent = kv_heads, .nullable = true},                     \
-    [COT_SIZE_HEAD_DIM] = {"head_dim", .absent = head_dim, .nullable = (head_dim) == 0}
-#define MLA_SIZES                                                                                            \
-    [COT_SIZE_Q_LORA] = {"q_lora_rank", .absent = 1536, .nullable = true},                                   \
-    [COT_SIZE_KV_LORA] = {"kv_lora_rank", .absent = 512},                                                    \
-    [COT_SIZE_NOPE_DIM] = {"qk_nope_head_dim", .absent = 128},                                               \
-    [COT_SIZE_ROPE_DIM] = {"qk_rope_head_dim", .absent = 64},                                                \
-    [COT_SIZE_V_DIM] = {"v_head_dim", .absent = 128}
-
-#define TENSOR(name) "model.layers.{layer}." name
-#define LINEAR(prefix, name)                                                                                 \
-    [COT_WEIGHT_##prefix] = TENSOR(name ".weight"), [COT_WEIGHT_##prefix##_BIAS] = TENSOR(name ".bias")
-/* A gated network's three matrices and their biases. */
-#define NETWORK(prefix, path)                                                                                \
-    LINEAR(prefix##_GATE, path "gate_proj"), LINEAR(prefix##_UP, path "up_proj"),                            \
-        LINEAR(prefix##_DOWN, path "down_proj")
 
 static const char *const common_tensors[COT_WEIGHTS] = {
     [COT_WEIGHT_EMBEDDING] = "model.embed_tokens.weight",
@@ -58,7 +32,6 @@ static const char *const common_tensors[COT_WEIGHTS] = {
     NETWORK(DENSE, "mlp."),
 };
 
-#define GGUF(name) "blk.{layer}." name
 #define GGUF_LINEAR(prefix, name)                                                                            \
     [COT_WEIGHT_##prefix] = GGUF(name ".weight"), [COT_WEIGHT_##prefix##_BIAS] = GGUF(name ".bias")
 #define GGUF_NETWORK(prefix, suffix)                                                                         \
@@ -115,7 +88,23 @@ static const char *const gguf_sizes[COT_SIZES] = {
     [COT_SIZE_GROUP_LIMIT] = "expert_group_used_count",
 };
 
-enum { MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, FAMILIES };
+enum {
+    MIXTRAL,
+    OLMOE,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GPT_OSS,
+    GLM4_MOE_LITE,
+    DOTS1,
+    ERNIE4_5_MOE,
+    SOLAR_OPEN,
+    HY_V3,
+    DEEPSEEK_V32,
+    GLM_MOE_DSA,
+    FAMILIES
+};
 
 static const cot_architecture architectures[FAMILIES + 1] = {
     [MIXTRAL] = {"MixtralForCausalLM", "Mixtral 8x7B and 8x22B"},
@@ -123,184 +112,33 @@ static const cot_architecture architectures[FAMILIES + 1] = {
     [QWEN2_MOE] = {"Qwen2MoeForCausalLM", "Qwen1.5-MoE and Qwen2 57B-A14B"},
     [QWEN3_MOE] = {"Qwen3MoeForCausalLM", "Qwen3 30B-A3B and 235B-A22B"},
     [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", "DeepSeek-V2, V2-Lite, V2.5 and Coder-V2"},
-    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", "DeepSeek-V3, V3.1 and R1"},
+    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", "DeepSeek-V3, V3.1 and R1; Kimi-K2, and the text of Kimi-K2.5"},
     [GPT_OSS] = {"GptOssForCausalLM", "gpt-oss-20b and gpt-oss-120b"},
+    [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", "GLM-4.7-Flash"},
+    [DOTS1] = {"Dots1ForCausalLM", "dots.llm1"},
+    [ERNIE4_5_MOE] = {"Ernie4_5_MoeForCausalLM", "ERNIE-4.5 21B-A3B and 300B-A47B"},
+    [SOLAR_OPEN] = {"SolarOpenForCausalLM", "Solar Open 100B"},
+    [HY_V3] = {"HYV3ForCausalLM", "Hunyuan 3"},
+    [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM",
+                      "DeepSeek-V3.2, up to the tokens that its sparse attention keeps"},
+    [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", "GLM-5, up to the tokens that its sparse attention keeps"},
 };
 
-static const cot_family families[FAMILIES] = {
-    [MIXTRAL] =
-        {
-            .model_type = "mixtral",
-            .gguf = {.architecture = "llama", .config = "{}", .pairs = true},
-            .sizes = {COMMON_SIZES(32000, 4096, 32, 32, 131072),
-                      GQA_SIZES(8, 0), [COT_SIZE_EXPERTS] = {"num_local_experts", "num_experts", .absent = 8},
-                      [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 2},
-                      [COT_SIZE_MOE_INTERMEDIATE] = {"intermediate_size", .absent = 14336},
-                      [COT_SIZE_SPARSE_STEP] = {.absent = 1},
-                      [COT_SIZE_WINDOW] = {"sliding_window", .nullable = true}},
-            .norm_eps = 1e-5,
-            .rope_theta = 1e6,
-            .normalise = {.absent = true},
-            .window = COT_WINDOW_ALL,
-            .tensors = {[COT_WEIGHT_GATE] = TENSOR("block_sparse_moe.gate.weight"),
-                        [COT_WEIGHT_EXPERT_GATE] = TENSOR("block_sparse_moe.experts.{expert}.w1.weight"),
-                        [COT_WEIGHT_EXPERT_UP] = TENSOR("block_sparse_moe.experts.{expert}.w3.weight"),
-                        [COT_WEIGHT_EXPERT_DOWN] = TENSOR("block_sparse_moe.experts.{expert}.w2.weight")},
-        },
-    [OLMOE] =
-        {
-            .model_type = "olmoe",
-            .gguf = {.architecture = "olmoe", .config = "{\"norm_topk_prob\": false}"},
-            .sizes =
-                {COMMON_SIZES(50304, 2048, 16, 16, 4096),
-                 GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = {"num_experts", "num_local_experts", .absent = 64},
-                 [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 8},
-                 [COT_SIZE_MOE_INTERMEDIATE] = {"intermediate_size", .absent = 2048},
-                 [COT_SIZE_SPARSE_STEP] = {.absent = 1}},
-            .norm_eps = 1e-5,
-            .rope_theta = 1e4,
-            .qk_norm = COT_QK_NORM_WIDTH,
-            .width_is_hidden = true,
-            .qkv_bias = {"attention_bias", false},
-            .output_bias = {"attention_bias", false},
-            .normalise = {"norm_topk_prob", false},
-            .clips = true,
-        },
-    [QWEN2_MOE] =
-        {
-            .model_type = "qwen2_moe",
-            .gguf = {.architecture = "qwen2moe", .config = "{\"norm_topk_prob\": false}"},
-            .sizes = {COMMON_SIZES(151936, 2048, 24, 16, 32768),
-                      GQA_SIZES(16, 0), [COT_SIZE_EXPERTS] = {"num_experts", .absent = 60},
-                      [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 4},
-                      [COT_SIZE_MOE_INTERMEDIATE] = {"moe_intermediate_size", .absent = 1408},
-                      [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size", .absent = 5632},
-                      [COT_SIZE_SHARED_INTERMEDIATE] = {"shared_expert_intermediate_size", .absent = 5632},
-                      [COT_SIZE_SPARSE_STEP] = {"decoder_sparse_step", .absent = 1},
-                      [COT_SIZE_WINDOW] = {"sliding_window", .absent = 4096, .nullable = true},
-                      [COT_SIZE_WINDOW_LAYERS] = {"max_window_layers", .absent = 28}},
-            .norm_eps = 1e-6,
-            .rope_theta = 1e4,
-            .qkv_bias = {"qkv_bias", true},
-            .normalise = {"norm_topk_prob", false},
-            .window = COT_WINDOW_SWITCHED_TYPES,
-            .shared_gated = true,
-            .tensors = {NETWORK(SHARED, "mlp.shared_expert.")},
-        },
-    [QWEN3_MOE] =
-        {
-            .model_type = "qwen3_moe",
-            .gguf = {.architecture = "qwen3moe", .config = "{\"norm_topk_prob\": true}"},
-            .sizes =
-                {COMMON_SIZES(151936, 2048, 24, 32, 32768),
-                 GQA_SIZES(4, 0), [COT_SIZE_EXPERTS] = {"num_experts", "num_local_experts", .absent = 128},
-                 [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 8},
-                 [COT_SIZE_MOE_INTERMEDIATE] = {"moe_intermediate_size", .absent = 768},
-                 [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size", .absent = 6144},
-                 [COT_SIZE_SPARSE_STEP] = {"decoder_sparse_step", .absent = 1},
-                 [COT_SIZE_WINDOW] = {"sliding_window", .absent = 4096, .nullable = true}},
-            .norm_eps = 1e-6,
-            .rope_theta = 1e4,
-            .qk_norm = COT_QK_NORM_HEAD,
-            .qkv_bias = {"attention_bias", false},
-            .output_bias = {"attention_bias", false},
-            .normalise = {"norm_topk_prob", false},
-            .window = COT_WINDOW_SWITCHED,
-        },
-    [DEEPSEEK_V2] =
-        {
-            .model_type = "deepseek_v2",
-            .gguf = {.architecture = "deepseek2", .config = "{}"},
-            .sizes =
-                {COMMON_SIZES(102400, 4096, 32, 32, 2048),
-                 MLA_SIZES, [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_experts", .absent = 64},
-                 [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = COT_REQUIRED},
-                 [COT_SIZE_MOE_INTERMEDIATE] = {"moe_intermediate_size", .absent = 1407},
-                 [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size", .absent = 11008},
-                 [COT_SIZE_SHARED_EXPERTS] = {"n_shared_experts", .absent = 2, .nullable = true},
-                 [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = 0},
-                 [COT_SIZE_SPARSE_STEP] = {.absent = 1}, [COT_SIZE_GROUPS] = {"n_group", .nullable = true},
-                 [COT_SIZE_GROUP_LIMIT] = {"topk_group", .nullable = true}},
-            .norm_eps = 1e-6,
-            .rope_theta = 1e4,
-            .attention = COT_ATTENTION_MLA,
-            .qkv_bias = {"attention_bias", false},
-            .output_bias = {"attention_bias", false},
-            .ffn_bias = {"mlp_bias", false},
-            .rope_interleaved = {.absent = true},
-            .normalise = {"norm_topk_prob", false},
-            .normalise_refused = true,
-            .group_score = COT_GROUP_MAX,
-            .scaling = 1,
-            .scoring_func = "softmax",
-            .plain_method = "greedy",
-            .group_method = "group_limited_greedy",
-        },
-    [DEEPSEEK_V3] =
-        {
-            .model_type = "deepseek_v3",
-            .gguf = {.architecture = "deepseek2", .config = "{}"},
-            .sizes =
-                {COMMON_SIZES(129280, 7168, 61, 128, 4096),
-                 MLA_SIZES, [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_local_experts", .absent = 256},
-                 [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 8},
-                 [COT_SIZE_MOE_INTERMEDIATE] = {"moe_intermediate_size", .absent = 2048},
-                 [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size", .absent = 18432},
-                 [COT_SIZE_SHARED_EXPERTS] = {"n_shared_experts", .absent = 1, .nullable = true},
-                 [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = 3},
-                 [COT_SIZE_SPARSE_STEP] = {.absent = 1},
-                 [COT_SIZE_GROUPS] = {"n_group", .absent = 8, .nullable = true},
-                 [COT_SIZE_GROUP_LIMIT] = {"topk_group", .absent = 4, .nullable = true}},
-            .norm_eps = 1e-6,
-            .rope_theta = 1e4,
-            .attention = COT_ATTENTION_MLA,
-            .qkv_bias = {"attention_bias", false},
-            .output_bias = {"attention_bias", false},
-            .rope_interleaved = {"rope_interleave", true},
-            .normalise = {"norm_topk_prob", true},
-            .score = COT_GATE_SIGMOID,
-            .group_score = COT_GROUP_TOP2_SUM,
-            .epsilon = 1e-20f,
-            .scaling = 2.5,
-            .scoring_func = "sigmoid",
-            .group_method = "noaux_tc",
-            .group_by_default = true,
-            .gate_correction = true,
-        },
-    [GPT_OSS] =
-        {
-            .model_type = "gpt_oss",
-            .gguf = {.architecture = "gpt-oss",
-                     .config = "{}",
-                     .ffn_norm = GGUF("post_attention_norm.weight")},
-            .sizes =
-                {COMMON_SIZES(201088, 2880, 36, 64, 131072),
-                 GQA_SIZES(8, 64), [COT_SIZE_EXPERTS] = {"num_local_experts", "num_experts", .absent = 128},
-                 [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 4},
-                 [COT_SIZE_MOE_INTERMEDIATE] = {"intermediate_size", .absent = 2880},
-                 [COT_SIZE_SPARSE_STEP] = {.absent = 1},
-                 [COT_SIZE_WINDOW] = {"sliding_window", .absent = 128, .nullable = true}},
-            .norm_eps = 1e-5,
-            .rope_theta = 150000,
-            .qkv_bias = {"attention_bias", true},
-            .output_bias = {"attention_bias", true},
-            .window = COT_WINDOW_TYPES,
-            .sinks = true,
-            .gate_bias = true,
-            .expert_bias = true,
-            .clamped = true,
-            .default_yarn = true,
-            .score = COT_GATE_CHOSEN_SOFTMAX,
-            .stacked = true,
-            .tensors = {[COT_WEIGHT_GATE] = TENSOR("mlp.router.weight"),
-                        [COT_WEIGHT_GATE_BIAS] = TENSOR("mlp.router.bias"),
-                        [COT_WEIGHT_EXPERT_GATE] = TENSOR("mlp.experts.gate_up_proj"),
-                        [COT_WEIGHT_EXPERT_GATE_BIAS] = TENSOR("mlp.experts.gate_up_proj_bias"),
-                        [COT_WEIGHT_EXPERT_UP] = TENSOR("mlp.experts.gate_up_proj"),
-                        [COT_WEIGHT_EXPERT_UP_BIAS] = TENSOR("mlp.experts.gate_up_proj_bias"),
-                        [COT_WEIGHT_EXPERT_DOWN] = TENSOR("mlp.experts.down_proj"),
-                        [COT_WEIGHT_EXPERT_DOWN_BIAS] = TENSOR("mlp.experts.down_proj_bias")},
-        },
+static const cot_family *const families[FAMILIES] = {
+    [MIXTRAL] = &cot_family_mixtral,
+    [OLMOE] = &cot_family_olmoe,
+    [QWEN2_MOE] = &cot_family_qwen2_moe,
+    [QWEN3_MOE] = &cot_family_qwen3_moe,
+    [DEEPSEEK_V2] = &cot_family_deepseek_v2,
+    [DEEPSEEK_V3] = &cot_family_deepseek_v3,
+    [GPT_OSS] = &cot_family_gpt_oss,
+    [GLM4_MOE_LITE] = &cot_family_glm4_moe_lite,
+    [DOTS1] = &cot_family_dots1,
+    [ERNIE4_5_MOE] = &cot_family_ernie4_5_moe,
+    [SOLAR_OPEN] = &cot_family_solar_open,
+    [HY_V3] = &cot_family_hy_v3,
+    [DEEPSEEK_V32] = &cot_family_deepseek_v32,
+    [GLM_MOE_DSA] = &cot_family_glm_moe_dsa,
 };
 
 /* A checkpoint of the model without its head is called so. */
@@ -310,13 +148,19 @@ static bool is_base_of(const char *architecture, const char *name)
     return !strncmp(architecture, name, length) && !strcmp(architecture + length, "Model");
 }
 
+static bool is_of_type(const cot_family *family, const char *model_type)
+{
+    return !strcmp(model_type, family->model_type) ||
+           (family->other_type && !strcmp(model_type, family->other_type));
+}
+
 const cot_family *cot_family_of(const char *architecture, const char *model_type)
 {
     for (size_t f = 0; f < FAMILIES; f++)
         if (architecture ? !strcmp(architecture, architectures[f].name) ||
                                is_base_of(architecture, architectures[f].name)
-                         : model_type && !strcmp(model_type, families[f].model_type))
-            return &families[f];
+                         : model_type && is_of_type(families[f], model_type))
+            return families[f];
     return NULL;
 }
 
@@ -335,7 +179,7 @@ const cot_family *cot_family_of_gguf(const char *architecture, cot_gate_score sc
 {
     const cot_family *found = NULL;
     for (size_t f = 0; f < FAMILIES; f++) {
-        const cot_family *family = &families[f];
+        const cot_family *family = families[f];
         if (!family->gguf.architecture || strcmp(architecture, family->gguf.architecture) != 0) continue;
         if (!found || family->score == score) found = family;
     }
@@ -354,5 +198,7 @@ const cot_architecture *cot_architectures(void)
 
 const char *cot_family_architecture(const cot_family *family)
 {
-    return architectures[family - families].name;
+    size_t f = 0;
+    while (families[f] != family) f++;
+    return architectures[f].name;
 }

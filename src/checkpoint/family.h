@@ -9,8 +9,8 @@
 #define COT_SIZE_LIST(X) \
     X(VOCAB) X(HIDDEN) X(LAYERS) X(HEADS) X(KV_HEADS) X(HEAD_DIM) X(CONTEXT) X(EXPERTS) X(TOP_K) \
     X(MOE_INTERMEDIATE) X(DENSE_INTERMEDIATE) X(SHARED_INTERMEDIATE) X(SHARED_EXPERTS) \
-    X(FIRST_MOE_LAYER) X(SPARSE_STEP) X(WINDOW) X(WINDOW_LAYERS) X(Q_LORA) X(KV_LORA) X(NOPE_DIM) \
-    X(ROPE_DIM) X(V_DIM) X(GROUPS) X(GROUP_LIMIT)
+    X(FIRST_MOE_LAYER) X(LAST_MOE_LAYER) X(SPARSE_STEP) X(WINDOW) X(WINDOW_LAYERS) X(Q_LORA) X(KV_LORA) X(NOPE_DIM) \
+    X(ROPE_DIM) X(V_DIM) X(GROUPS) X(GROUP_LIMIT) X(DENSE_CONTEXT)
 // clang-format on
 
 typedef enum cot_size_field {
@@ -25,6 +25,7 @@ typedef struct cot_size_rule {
     const char *name, *alias; // the alias may stand instead
     int64_t absent;           // what leaving it out means; COT_REQUIRED where it may not be left out
     bool nullable;            // null is allowed, and means 0: "none", or "derived from others"
+    bool listed;              // a list of it, once for each layer, may stand instead
 } cot_size_rule;
 #define COT_REQUIRED INT64_MIN
 
@@ -41,6 +42,7 @@ typedef enum cot_window_rule {
     COT_WINDOW_TYPES,          // layer_types, else every even layer (gpt-oss)
     COT_WINDOW_SWITCHED_TYPES, // Qwen2: where use_sliding_window says so, layer_types, else every even layer
                                // below max_window_layers
+    COT_WINDOW_ABOVE, // layer_types, else every layer from max_window_layers on, where sliding_window is given (dots1)
 } cot_window_rule;
 
 /* What a family is called in GGUF, and what conversion to it leaves unsaid. */
@@ -52,12 +54,16 @@ typedef struct cot_gguf_family {
 } cot_gguf_family;
 
 struct cot_family {
-    const char *model_type;
+    const char *model_type, *other_type; // other_type: read as well, NULL: none
+    const char *
+        fixed; // JSON of fields that have to be these where they are given, each item of a list likewise; NULL: none
     cot_gguf_family gguf;
     cot_size_rule sizes[COT_SIZES];
     double norm_eps, rope_theta;
     cot_attention_type attention;
     cot_qk_norm qk_norm;
+    cot_switch_rule qk_normed; // whether there is one; without a name there is
+    bool tied;                 // tie_word_embeddings where absent
     cot_switch_rule qkv_bias, output_bias, ffn_bias, rope_interleaved, normalise;
     cot_window_rule window;
     bool clips; // clip_qkv
@@ -67,9 +73,11 @@ struct cot_family {
     bool default_yarn; // RoPE is YaRN where config.json says nothing (gpt-oss)
     cot_gate_score score;
     cot_gate_group_score group_score;
-    float epsilon;            // of the normalisation
-    double scaling;           // routed_scaling_factor where absent; 0: no such field, and 1 is meant
-    const char *scoring_func; // the one value that is this family's; NULL: no such field
+    float epsilon;  // of the normalisation
+    double scaling; // of the gate's weights where the field is absent; 0: no such field, and 1 is meant
+    const char *scaling_field; // NULL: routed_scaling_factor
+    const char *scoring_func,
+        *scoring_alias; // the value that is this family's, and what is written for it too; NULL: no such field
     const char *plain_method, *group_method; // topk_method's values; NULL: no such value
     bool group_by_default;                   // topk_method where absent
     bool normalise_refused;           // norm_topk_prob true with K > 1: the field's implementations disagree

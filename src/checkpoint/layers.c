@@ -7,8 +7,10 @@
 
 static void find_dense_layers(cot_config *config, cot_fields *fields, const int64_t *sizes)
 {
-    int64_t first = sizes[COT_SIZE_FIRST_MOE_LAYER], step = sizes[COT_SIZE_SPARSE_STEP];
-    for (int64_t l = first; l < config->layers; l++) config->layer[l].moe = (l + 1) % step == 0;
+    int64_t first = sizes[COT_SIZE_FIRST_MOE_LAYER], last = sizes[COT_SIZE_LAST_MOE_LAYER],
+            step = sizes[COT_SIZE_SPARSE_STEP];
+    if (!config->family->sizes[COT_SIZE_LAST_MOE_LAYER].name || last < 0) last = config->layers - 1;
+    for (int64_t l = first; l < config->layers; l++) config->layer[l].moe = l <= last && (l + 1) % step == 0;
     const json_t *list = cot_fields_get(fields, "mlp_only_layers");
     if (!config->family->sizes[COT_SIZE_SPARSE_STEP].name || !list || json_is_null(list)) return;
     if (!json_is_array(list)) cot_fields_mistyped(fields, "mlp_only_layers", list, "a list or null");
@@ -22,20 +24,41 @@ static void find_dense_layers(cot_config *config, cot_fields *fields, const int6
     }
 }
 
+/* A list of a word for each layer, or NULL. */
+static const json_t *words_of_layers(const cot_config *config, cot_fields *fields, const char *key)
+{
+    const json_t *types = cot_fields_get(fields, key);
+    if (!types || json_is_null(types)) return NULL;
+    if (!json_is_array(types))
+        cot_fields_mistyped(fields, key, types, "a list or null");
+    else if ((int64_t)json_array_size(types) != config->layers)
+        cot_fields_refuse(fields, COT_MALFORMED,
+                          "'%s' has %zu entries, expected one for each of %" PRId64 " layers", key,
+                          json_array_size(types), config->layers);
+    return types;
+}
+
 /* layer_types where the family reads it and it is given, else NULL. */
 static const json_t *layer_types(const cot_config *config, cot_fields *fields)
 {
-    const json_t *types = cot_fields_get(fields, "layer_types");
-    bool read =
-        config->family->window == COT_WINDOW_TYPES || config->family->window == COT_WINDOW_SWITCHED_TYPES;
-    if (!read || !types || json_is_null(types)) return NULL;
-    if (!json_is_array(types))
-        cot_fields_mistyped(fields, "layer_types", types, "a list or null");
-    else if ((int64_t)json_array_size(types) != config->layers)
-        cot_fields_refuse(fields, COT_MALFORMED,
-                          "'layer_types' has %zu entries, expected one for each of %" PRId64 " layers",
-                          json_array_size(types), config->layers);
-    return types;
+    const cot_window_rule rule = config->family->window;
+    const bool read =
+        rule == COT_WINDOW_TYPES || rule == COT_WINDOW_SWITCHED_TYPES || rule == COT_WINDOW_ABOVE;
+    return read ? words_of_layers(config, fields, "layer_types") : NULL;
+}
+
+/* mlp_layer_types, as transformers 5 writes it in place of numbers. */
+static void name_dense_layers(cot_config *config, cot_fields *fields)
+{
+    const json_t *types = words_of_layers(config, fields, "mlp_layer_types");
+    for (int64_t l = 0; types && fields->status == COT_OK && l < config->layers; l++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)l));
+        config->layer[l].moe = type && !strcmp(type, "sparse");
+        if (!type || (strcmp(type, "sparse") != 0 && strcmp(type, "dense") != 0))
+            cot_fields_refuse(fields, COT_UNSUPPORTED,
+                              "'mlp_layer_types' has '%.40s', which is not supported (dense and sparse are)",
+                              type ? type : "?");
+    }
 }
 
 static bool type_slides(cot_fields *fields, const json_t *types, int64_t layer)
@@ -57,7 +80,7 @@ static void find_windows(cot_config *config, cot_fields *fields, int64_t window,
     bool on = rule != COT_WINDOW_NEVER;
     if (switched) on = cot_fields_switch(fields, "use_sliding_window", false);
     if (rule == COT_WINDOW_SWITCHED) on = on && !null;
-    if (rule == COT_WINDOW_ALL) on = cot_fields_has(fields, "sliding_window");
+    if (rule == COT_WINDOW_ALL || rule == COT_WINDOW_ABOVE) on = cot_fields_has(fields, "sliding_window");
     const json_t *types = layer_types(config, fields);
     for (int64_t l = 0; l < config->layers && fields->status == COT_OK; l++) {
         bool slides = on;
@@ -67,6 +90,8 @@ static void find_windows(cot_config *config, cot_fields *fields, int64_t window,
             slides = l % 2 == 0;
         else if (rule == COT_WINDOW_SWITCHED_TYPES)
             slides = on && l % 2 == 0 && l < below;
+        else if (rule == COT_WINDOW_ABOVE)
+            slides = on && l >= below;
         if (slides && !on)
             cot_fields_refuse(fields, COT_MALFORMED,
                               "'layer_types' lets layer %" PRId64 " slide, use_sliding_window does not", l);
@@ -88,6 +113,7 @@ void cot_resolve_layers(cot_config *config, cot_fields *fields, const int64_t *s
         return;
     }
     find_dense_layers(config, fields, sizes);
+    name_dense_layers(config, fields);
     find_windows(config, fields, sizes[COT_SIZE_WINDOW], sizes[COT_SIZE_WINDOW_LAYERS]);
     for (int64_t l = 0; l < config->layers; l++) config->moe_layers += config->layer[l].moe;
 }

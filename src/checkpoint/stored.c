@@ -99,7 +99,7 @@ static cot_status find_single(bool *found, cot_stored *stored, const cot_checkpo
     const cot_tensor *tensor = stored->tensor->tensor;
     stored->name = tensor->name;
     int64_t shape[2] = {stored->rows, stored->columns};
-    bool vector = stored->rows == 1 && tensor->dims != 2;
+    const bool vector = stored->rows == 1 && tensor->dims != 2;
     cot_status status = cot_stored_expect_shape(tensor, shape + vector, vector ? 1 : 2, error);
     if (status != COT_OK) return status;
     stored->row_step = stored->columns;
@@ -179,7 +179,8 @@ static cot_status find_spelled(cot_stored *stored, const cot_checkpoint *checkpo
     bool found = false;
     cot_status status = COT_OK;
     cot_stored_name(name, &checkpoint->config, weight, layer, expert, "");
-    for (int way = 0; way < COT_STORED_SPELLINGS && !found && status == COT_OK; way++) {
+    const int ways = checkpoint->config.nested ? COT_STORED_SPELLINGS : COT_STORED_NESTED;
+    for (int way = 0; way < ways && !found && status == COT_OK; way++) {
         if (!cot_stored_spelling(spelt, name, way)) continue;
         if (of_experts && family->stacked)
             status = cot_stored_find_interleaved(&found, stored, checkpoint, weight, spelt, expert, error);

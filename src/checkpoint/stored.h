@@ -73,8 +73,8 @@ bool cot_weight_is_expert(cot_weight weight); // one for each routed expert
 const char *cot_weight_name(cot_weight weight);
 
 /* A weight's tensor name, as the family has it in such files, with `suffix` behind it; and in another spelling that is read as well, of which `way`
- * (from 1 on; 0 is the name itself) says which: false where the name has no such. Names that are longer are cut off. */
-enum { COT_STORED_NAME = 160, COT_STORED_SPELLINGS = 8 };
+ * (from 1 on; 0 is the name itself; from COT_STORED_NESTED on those of a nested model) says which: false where the name has no such. Names that are longer are cut off. */
+enum { COT_STORED_NAME = 160, COT_STORED_NESTED = 8, COT_STORED_SPELLINGS = 3 * COT_STORED_NESTED };
 void cot_stored_name(char out[COT_STORED_NAME], const cot_config *config, cot_weight weight, int64_t layer,
                      int64_t expert, const char *suffix);
 bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way);

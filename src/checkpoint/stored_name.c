@@ -1,5 +1,5 @@
 /* How files may spell the names of tensors: the family's own (family.h), that of a base model, which lacks "model.", or of a head put
- * into it, and those that one family's packers took over from another. */
+ * into it, those that one family's packers took over from another, and those of a model of texts in one that sees more. */
 #include "checkpoint/stored.h"
 
 #include <inttypes.h>
@@ -39,6 +39,17 @@ static bool exchange(char name[COT_STORED_NAME], const char *one, const char *ot
     return replace(name, one, other) || replace(name, other, one);
 }
 
+/* A model of texts in a wider one: "language_model." before all, or (`inside`) behind "model." of all but the head. */
+static void nest(char name[COT_STORED_NAME], bool inside)
+{
+    const size_t model = strlen("model.");
+    char rest[COT_STORED_NAME];
+    if (inside && strncmp(name, "model.", model) != 0) return;
+    strcpy(rest, name + (inside ? model : 0));
+    snprintf(name, COT_STORED_NAME, "%slanguage_model.%.*s", inside ? "model." : "", COT_STORED_NAME - 24,
+             rest);
+}
+
 bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way)
 {
     const bool other_prefix = way & 1, other_block = way & 2, other_parts = way & 4;
@@ -47,7 +58,10 @@ bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way)
     snprintf(out, COT_STORED_NAME, "%s%s", other_prefix && !inside ? "model." : "",
              other_prefix && inside ? name + prefix : name);
     if (other_block && !exchange(out, ".mlp.", ".block_sparse_moe.")) return false;
-    return !other_parts || (strstr(out, ".experts.") &&
-                            (exchange(out, ".gate_proj.", ".w1.") || exchange(out, ".up_proj.", ".w3.") ||
-                             exchange(out, ".down_proj.", ".w2.")));
+    if (other_parts && !(strstr(out, ".experts.") &&
+                         (exchange(out, ".gate_proj.", ".w1.") || exchange(out, ".up_proj.", ".w3.") ||
+                          exchange(out, ".down_proj.", ".w2."))))
+        return false;
+    if (way >= COT_STORED_NESTED) nest(out, way >= 2 * COT_STORED_NESTED);
+    return true;
 }

@@ -89,12 +89,13 @@ static int print_json(const cot_model_info *m, const cot_model_files *files, con
                                 "total_bytes", (json_int_t)s->total_bytes, "fits", fits(s)));
         }
     json_t *o = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "architecture",
-        m->architecture, "parameters", (json_int_t)m->parameters, "active_parameters",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:o, s:o, s:o, s:o}",
+        "architecture", m->architecture, "parameters", (json_int_t)m->parameters, "active_parameters",
         (json_int_t)m->active_parameters, "layers", (json_int_t)m->layers, "moe_layers",
         (json_int_t)m->moe_layers, "experts", (json_int_t)m->experts, "top_k", (json_int_t)m->top_k, "hidden",
         (json_int_t)m->hidden, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "vocab",
-        (json_int_t)m->vocab, "context_tokens", (json_int_t)m->context_tokens, "tokenizer_tokens",
+        (json_int_t)m->vocab, "context_tokens", (json_int_t)m->context_tokens, "context_field",
+        m->context_field, "tokenizer_tokens",
         tokenizer ? json_integer((json_int_t)cot_tokenizer_size(tokenizer)) : json_null(), "available_bytes",
         bytes_or_null(sizes->of[0].available_bytes), "stored", json_of_files(files), "sizes", rows);
     if (!o) return cli_complain("out of memory");
@@ -126,7 +127,9 @@ static void print_text(const cot_model_info *m, const cot_model_files *files, co
            m->layers, m->moe_layers, m->experts, m->top_k);
     printf("hidden        %" PRId64 ", %" PRId64 " query heads, %" PRId64 " KV heads\n", m->hidden, m->heads,
            m->kv_heads);
-    printf("context       %" PRId64 " tokens\n", m->context_tokens);
+    printf("context       %" PRId64 " tokens", m->context_tokens);
+    if (m->context_field) printf(", up to where its sparse attention is dense ('%s')", m->context_field);
+    putchar('\n');
     printf("vocabulary    %" PRId64 ", ", m->vocab);
     if (tokenizer)
         printf("tokenizer of %zu tokens\n", cot_tokenizer_size(tokenizer));

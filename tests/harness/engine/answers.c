@@ -19,8 +19,13 @@ static double scaling_of(const char *path)
 {
     json_t *config = json_load_file(path, 0, NULL);
     assert_non_null(config);
-    const json_t *factor = json_object_get(config, "routed_scaling_factor");
-    double scaling = json_is_number(factor) ? json_number_value(factor) : 1;
+    static const char *const names[] = {"routed_scaling_factor", "router_scaling_factor", "route_scale"};
+    const json_t *text = json_object_get(config, "text_config");
+    double scaling = 1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *factor = json_object_get(text ? text : config, names[i]);
+        if (json_is_number(factor)) scaling = json_number_value(factor);
+    }
     json_decref(config);
     return scaling > 1 ? scaling : 1;
 }

@@ -1,0 +1,51 @@
+/* Families whose gates score by a sigmoid, as DeepSeek-V3's do, but whose attention has queries in groups. */
+#include "checkpoint/family_rows.h"
+
+const cot_family cot_family_dots1 = {
+    .model_type = "dots1",
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), V3_EXPERTS(0), [COT_SIZE_WINDOW] = {"sliding_window", .nullable = true},
+              [COT_SIZE_WINDOW_LAYERS] = {"max_window_layers", .absent = 62}},
+    .norm_eps = 1e-6,
+    .rope_theta = 1e4,
+    .qk_norm = COT_QK_NORM_HEAD,
+    .qkv_bias = {"attention_bias", false},
+    .output_bias = {"attention_bias", false},
+    .window = COT_WINDOW_ABOVE,
+    V3_GATE,
+    .scoring_alias = "noaux_tc",
+    .scaling = 1,
+};
+
+const cot_family cot_family_solar_open = {
+    .model_type = "solar_open",
+    .fixed = "{\"attention_bias\": false, \"use_qk_norm\": false}",
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), V3_EXPERTS(0)},
+    .norm_eps = 1e-5,
+    .rope_theta = 1e6,
+    V3_GATE,
+    .scaling = 1,
+};
+
+const cot_family cot_family_hy_v3 = {
+    .model_type = "hy_v3",
+    .fixed = "{\"attention_bias\": false, \"mlp_bias\": false}",
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_experts"),
+              [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),
+              [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),
+              [COT_SIZE_DENSE_INTERMEDIATE] = TOLD("intermediate_size"),
+              [COT_SIZE_SHARED_EXPERTS] = {"num_shared_experts", .absent = 1, .nullable = true},
+              [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = 1},
+              [COT_SIZE_SPARSE_STEP] = {.absent = 1}},
+    .norm_eps = 1e-5,
+    .rope_theta = 11158840,
+    .qk_norm = COT_QK_NORM_HEAD,
+    .qk_normed = {"qk_norm", true},
+    .normalise = {"route_norm", true},
+    .score = COT_GATE_SIGMOID,
+    .epsilon = 1e-20f,
+    .scaling = 1,
+    .scaling_field = "router_scaling_factor",
+    .gate_correction = true,
+    .tensors = {[COT_WEIGHT_GATE] = TENSOR("mlp.router.gate.weight"),
+                [COT_WEIGHT_GATE_CORRECTION] = TENSOR("mlp.expert_bias"), NETWORK(SHARED, "mlp.shared_mlp.")},
+};

@@ -1,0 +1,156 @@
+/* Families whose rows differ in more than numbers: fields of their own, layers that lists name, contexts that are cut, models of texts in
+ * folders of wider ones. */
+#include "harness/cmocka.h"
+#include "harness/checkpoint/config_text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define NUMBERS SMALL ", 'num_attention_heads': 6, 'num_experts_per_tok': 3, 'moe_intermediate_size': 24, 'intermediate_size': 40"
+#define V3_NUMBERS NUMBERS ", 'n_routed_experts': 12"
+static const char flash[] = "{'architectures': ['Glm4MoeLiteForCausalLM'], " V3_NUMBERS "}";
+static const char dots[] = "{'architectures': ['Dots1ForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
+static const char ernie[] = "{'architectures': ['Ernie4_5_MoeForCausalLM'], 'moe_k': 3, 'moe_num_experts': 12, 'num_key_value_heads': 2, "
+                            "'moe_intermediate_size': 24, 'intermediate_size': 40, 'num_attention_heads': 6, " SMALL "}";
+static const char solar[] = "{'architectures': ['SolarOpenForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
+static const char hy[] = "{'architectures': ['HYV3ForCausalLM'], 'head_dim': 16, 'num_experts': 12, " NUMBERS "}";
+static const char v32[] = "{'architectures': ['DeepseekV32ForCausalLM'], " V3_NUMBERS "}";
+static const char dsa[] = "{'architectures': ['GlmMoeDsaForCausalLM'], " V3_NUMBERS "}";
+
+/* "dm": dense, MoE. */
+static void expect_layers(const char *base, const char *edit, const char *kinds)
+{
+    cot_config c = config_accept(base, edit);
+    for (int l = 0; l < 4; l++)
+        if (c.layer[l].moe != (kinds[l] == 'm')) fail_msg("%s, %s: layer %d", base, edit, l);
+    cot_config_clear(&c);
+}
+
+static void layers(void **state)
+{
+    (void)state;
+    expect_layers(flash, "{}", "dmmm");
+    expect_layers(dots, "{}", "mmmm");
+    expect_layers(hy, "{}", "dmmm");
+    expect_layers(dsa, "{}", "dddm");
+    expect_layers(ernie, "{}", "dmmm");
+    expect_layers(ernie, "{'moe_layer_start_index': 0, 'moe_layer_end_index': 2}", "mmmd");
+    expect_layers(ernie, "{'moe_layer_start_index': 1, 'moe_layer_end_index': 3, 'moe_layer_interval': 2}", "dmdm");
+    expect_layers(hy, "{'mlp_layer_types': ['sparse', 'dense', 'dense', 'sparse']}", "mddm");
+    config_refuse(flash, "{'mlp_layer_types': ['sparse', 'dense', 'gated', 'sparse']}", COT_UNSUPPORTED,
+                  "'mlp_layer_types' has 'gated', which is not supported (dense and sparse are)");
+    config_refuse(flash, "{'mlp_layer_types': ['sparse']}", COT_MALFORMED,
+                  "'mlp_layer_types' has 1 entries, expected one for each of 4 layers");
+}
+
+static void windows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *edit;
+        int64_t window[4];
+    } cases[] = {{"{'max_window_layers': 2}", {0}},
+                 {"{'max_window_layers': 2, 'sliding_window': 9}", {0, 0, 9, 9}},
+                 {"{'sliding_window': 9}", {0}},
+                 {"{'max_window_layers': 0, 'sliding_window': 9, 'layer_types': ['sliding_attention', 'full_attention', "
+                  "'full_attention', 'full_attention']}",
+                  {9, 0, 0, 0}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cot_config c = config_accept(dots, cases[i].edit);
+        for (int l = 0; l < 4; l++) assert_int_equal(c.layer[l].window, cases[i].window[l]);
+        cot_config_clear(&c);
+    }
+    config_refuse(dots, "{'sliding_window': 9, 'layer_types': ['linear_attention', 'full_attention', 'full_attention', 'full_attention']}",
+                  COT_UNSUPPORTED, "layer type 'linear_attention' is not supported");
+}
+
+static void gates(void **state)
+{
+    (void)state;
+    cot_config c = config_accept(dots, "{'scoring_func': 'noaux_tc', 'norm_topk_prob': false, 'routed_scaling_factor': 2.5}");
+    assert_true(c.gate.score == COT_GATE_SIGMOID && c.gate_correction && !c.gate.normalise && c.gate.scaling == 2.5f);
+    cot_config_clear(&c);
+    c = config_accept(hy, "{'router_scaling_factor': 2.826, 'routed_scaling_factor': 7, 'qk_norm': false}");
+    assert_true(c.gate.score == COT_GATE_SIGMOID && c.gate.scaling == 2.826f && c.qk_norm == COT_QK_NORM_NONE);
+    assert_int_equal(c.shared_intermediate, 24);
+    cot_config_clear(&c);
+    c = config_accept(ernie, "{}");
+    assert_true(c.gate.score == COT_GATE_SOFTMAX && c.gate_correction && c.gate.normalise && c.tied_embeddings &&
+                c.rope_interleaved);
+    assert_int_equal(c.shared_intermediate, 48);
+    cot_config_clear(&c);
+    config_refuse(dots, "{'scoring_func': 'softmax'}", COT_UNSUPPORTED, "scoring_func 'softmax'");
+    config_refuse(flash, "{'scoring_func': 'noaux_tc'}", COT_UNSUPPORTED, "scoring_func 'noaux_tc'");
+    config_refuse(hy, "{'router_scaling_factor': 1e300}", COT_MALFORMED, "'router_scaling_factor' is beyond");
+    config_refuse(ernie, "{'moe_k': 'remove'}", COT_MALFORMED, "'moe_k' is missing");
+}
+
+/* What a family has one way of. */
+static void fixed(void **state)
+{
+    (void)state;
+    cot_config c = config_accept(ernie, "{'use_bias': false, 'moe_gate': null}");
+    cot_config_clear(&c);
+    config_refuse(ernie, "{'use_bias': true}", COT_UNSUPPORTED, "'use_bias' other than false is not supported in ernie4_5_moe");
+    config_refuse(ernie, "{'moe_gate': 'hash'}", COT_UNSUPPORTED, "'moe_gate' other than \"topk\"");
+    config_refuse(solar, "{'use_qk_norm': true}", COT_UNSUPPORTED, "'use_qk_norm'");
+    config_refuse(hy, "{'mlp_bias': true}", COT_UNSUPPORTED, "'mlp_bias'");
+}
+
+static void context_is_cut(void **state)
+{
+    (void)state;
+    cot_config c = config_accept(v32, "{'index_topk': 100}");
+    assert_int_equal(c.max_context, 100);
+    assert_string_equal(c.context_field, "index_topk");
+    cot_config_clear(&c);
+    c = config_accept(dsa, "{'index_topk': 128}"); // its own context
+    assert_int_equal(c.max_context, 128);
+    assert_null(c.context_field);
+    cot_config_clear(&c);
+    c = config_accept(v32, "{'max_position_embeddings': 163840}"); // as published
+    assert_int_equal(c.max_context, 2048);
+    cot_config_clear(&c);
+    c = config_accept(v32, "{'index_topk': 40, 'rope_scaling': {" YARN "}}"); // which lengthens it first
+    assert_int_equal(c.max_context, 40);
+    cot_config_clear(&c);
+    config_refuse(v32, "{'index_topk': 0}", COT_MALFORMED, "'index_topk' is 0");
+    config_refuse(dsa, "{'index_topk': 'all'}", COT_MALFORMED, "'index_topk'");
+}
+
+static void nested(void **state)
+{
+    (void)state;
+    static const char wide[] = "{'architectures': ['KimiK25ForConditionalGeneration'], 'model_type': 'kimi_k25', 'eos_token_id': 9, "
+                               "'tie_word_embeddings': true, 'vision_config': {'hidden_size': 16}, 'text_config': %s}";
+    static const struct {
+        const char *text, *words; // words: of a refusal
+    } cases[] = {{"{'architectures': ['DeepseekV3ForCausalLM'], 'model_type': 'kimi_k2', 'n_group': 1, 'topk_group': 1, " V3_NUMBERS ", 'eos_token_id': 7}", NULL},
+                 {"{'model_type': 'kimi_k2', 'n_group': 1, 'topk_group': 1, " V3_NUMBERS ", 'eos_token_id': 7}", NULL},
+                 {"{'model_type': 'kimi_linear', " V3_NUMBERS "}", "unknown architecture 'kimi_linear'"},
+                 {"3", "unknown architecture 'KimiK25ForConditionalGeneration'"},
+                 {"{}", "neither 'architectures' nor 'model_type' says what it is"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char base[2000];
+        snprintf(base, sizeof base, wide, cases[i].text);
+        if (cases[i].words) {
+            config_refuse(base, "{}", strstr(cases[i].words, "neither") ? COT_MALFORMED : COT_UNSUPPORTED, cases[i].words);
+            continue;
+        }
+        cot_config c = config_accept(base, "{}");
+        assert_string_equal(c.architecture, "DeepseekV3ForCausalLM");
+        assert_true(c.nested && c.tied_embeddings && c.hidden == 96);
+        assert_true(c.eos_count == 1 && c.eos[0] == 7); // its own wins
+        cot_config_clear(&c);
+    }
+    cot_config c = config_accept(v3, "{}");
+    assert_false(c.nested);
+    cot_config_clear(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(layers), cmocka_unit_test(windows),        cmocka_unit_test(gates),
+                                       cmocka_unit_test(fixed),  cmocka_unit_test(context_is_cut), cmocka_unit_test(nested)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+/* Families that others' code computed (golden/families): logits, routing and the likeliest ids of each, with both kinds of attention, at
+ * several numbers of ranks, as threads and as processes. The short way takes two settings of each; COT_LONG takes all. */
+#include "harness/cmocka.h"
+#include "harness/engine/answers.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FAMILIES COT_SHARED "/golden/families/"
+enum { FOUND = 10 }; // at least
+
+/* What these need is not there: recurrent mixers, experts of attention, a network beside experts. */
+static const char *const absent[] = {"qwen3-next", "qwen3-5-moe", "qwen3-5-moe-text", "lfm2-moe",  "nemotron-h",
+                                     "nemotron-h-latent", "bailing-hybrid", "jetmoe", "gemma4-moe",
+                                     "glm4-moe", "glm4-moe-air", "minimax-m2", "mistral4", "mistral4-nested", "flex-olmo",
+                                     "hunyuan-v1-moe", "granitemoe", "granitemoeshared", "phimoe", "afmoe", "sarvam-moe"};
+
+static bool is_absent(const char *name)
+{
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
+        if (!strcmp(name, absent[i])) return true;
+    return false;
+}
+
+/* Calls `body` for each family that is there, or for COT_FAMILY's alone; folders of the others have models whose attention is sparse. */
+static void each_family(bool beyond, int least, void (*body)(struct answers *a, const char *name))
+{
+    const char *only = getenv("COT_FAMILY");
+    DIR *folder = opendir(FAMILIES);
+    assert_non_null(folder);
+    int found = 0;
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        char path[1024];
+        struct answers a;
+        snprintf(path, sizeof path, FAMILIES "%s", entry->d_name);
+        if ((only && strcmp(only, entry->d_name) != 0) || entry->d_name[0] == '.' || is_absent(entry->d_name)) continue;
+        if ((strstr(entry->d_name, "-beyond") != NULL) != beyond || !answers_open(&a, path)) continue;
+        body(&a, entry->d_name);
+        answers_close(&a);
+        found++;
+    }
+    closedir(folder);
+    assert_true(only || found >= least);
+}
+
+static void compare(struct answers *a, const char *name)
+{
+    static const struct setting settings[] = {
+        {.ranks = 2, .attention = "tp", .kv_tokens = 256},
+        {.ranks = 2, .attention = "dp", .kv_tokens = 256},
+        {.ranks = 1, .attention = "tp", .kv_tokens = 256},
+        {.ranks = 4, .attention = "tp", .kv_tokens = 256},
+        {.ranks = 4, .attention = "dp", .kv_tokens = 256},
+        {.ranks = 4, .processes = true, .attention = "tp", .kv_tokens = 256},
+        {.ranks = 2, .processes = true, .attention = "dp", .kv_tokens = 256},
+        {.ranks = 4, .attention = "tp", .pipeline = "s-moe", .kv_tokens = 256}};
+    const size_t count = getenv("COT_LONG") ? sizeof settings / sizeof *settings : 2;
+    for (size_t s = 0; s < count; s++) answers_compare(a, &settings[s]);
+    printf("%-20s worst logit %.1e, worst weight %.1e\n", name, a->worst_logit, a->worst_weight);
+}
+
+static void compare_logits(const struct answers *a, const char *sequence, const struct record *r, int64_t tokens,
+                           int64_t vocab, const char *name)
+{
+    char key[40];
+    snprintf(key, sizeof key, "logits.%s", sequence);
+    const cot_tensor *logits = cot_safetensors_find(&a->file, key);
+    assert_true(logits && logits->shape[1] == vocab);
+    for (int64_t i = 0; i < tokens * vocab; i++) {
+        float expected;
+        memcpy(&expected, (const uint8_t *)logits->data + 4 * i, 4);
+        if (!(fabsf(r->logits[i] - expected) <= 5e-4f))
+            fail_msg("%s, sequence %s, token %lld: %g, expected %g", name, sequence, (long long)(i / vocab),
+                     (double)r->logits[i], (double)expected);
+    }
+}
+
+static void logits_and_routing(void **state)
+{
+    (void)state;
+    each_family(false, FOUND, compare);
+}
+
+/* ---- the likeliest ids ---- */
+
+enum { GREEDY = 16 };
+
+static void generate(const struct answers *a, cot_engine *engine)
+{
+    size_t count;
+    const cot_eval_sequence *sequences = cot_eval_set_sequences(a->set, &count);
+    cot_request requests[8];
+    assert_true(count >= 1 && count <= 8);
+    for (size_t i = 0; i < count; i++)
+        requests[i] = generating_from(sequences[i].ids, sequences[i].prefill_tokens, GREEDY);
+    struct records all = must_run(engine, requests, count);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(all.record[i].sampled_tokens, GREEDY);
+        assert_memory_equal(all.record[i].sampled, sequences[i].ids + sequences[i].prefill_tokens,
+                            GREEDY * sizeof(int32_t));
+    }
+    records_free(&all);
+}
+
+/* Prompts whole, in chunks, found in the cache, and started over for want of pages. */
+static void compare_ids(struct answers *a, const char *name)
+{
+    (void)name;
+    struct setting s = {.folder = a->folder, .ranks = 2, .precision = "fp32", .attention = "tp", .sequences = 2};
+    cot_engine_load load;
+    s.kv_tokens = 256, s.step_tokens = 64, s.block_tokens = 16;
+    cot_engine *engine = must_open(&s);
+    generate(a, engine);
+    generate(a, engine);
+    cot_engine_get_load(engine, &load);
+    assert_int_equal(load.hit_tokens, 16 + 64); // all whole blocks of prompts of 24 and 70
+    assert_int_equal(load.preemptions, 0);
+    cot_engine_close(engine);
+    s.kv_tokens = 256, s.step_tokens = 11, s.block_tokens = 0, s.attention = "dp", s.ranks = 1;
+    engine = must_open(&s);
+    generate(a, engine);
+    cot_engine_close(engine);
+    printf("%-20s says the same\n", name);
+}
+
+/* Four that need a second page each when one is left: some begin anew, and say what each says alone. */
+static void compare_preempted(struct answers *a, const char *name)
+{
+    enum { COPIES = 4, PROMPT = 60, SAID = 20 };
+    const struct setting s = {.folder = a->folder,
+                              .ranks = 1,
+                              .precision = "fp32",
+                              .attention = "tp",
+                              .sequences = COPIES,
+                              .kv_tokens = 64}; // and a page for each
+    size_t count;
+    const cot_eval_sequence *longest = cot_eval_set_sequences(a->set, &count) + 1;
+    assert_int_equal(count, 2);
+    const cot_request q = generating_from(longest->ids, PROMPT, SAID), requests[COPIES] = {q, q, q, q};
+    cot_engine *engine = must_open(&s);
+    cot_engine_load load;
+    struct records alone = must_run(engine, &q, 1), all = must_run(engine, requests, COPIES);
+    cot_engine_get_load(engine, &load);
+    assert_true(load.preemptions > 0);
+    for (size_t i = 0; i < COPIES; i++)
+        assert_memory_equal(all.record[i].sampled, alone.record[0].sampled, SAID * sizeof(int32_t));
+    records_free(&alone);
+    records_free(&all);
+    cot_engine_close(engine);
+    printf("%-20s is preempted\n", name);
+}
+
+static void preempted(void **state)
+{
+    (void)state;
+    each_family(false, FOUND, compare_preempted);
+}
+
+static void likeliest_ids(void **state)
+{
+    (void)state;
+    each_family(false, FOUND, compare_ids);
+}
+
+/* ---- where attention is sparse ---- */
+
+/* Up to the cap all is computed; what is longer is refused. */
+static void compare_begin(struct answers *a, const char *name)
+{
+    enum { CAP = 20 };
+    struct setting s = {.folder = a->folder, .ranks = 2, .precision = "fp32", .attention = "tp"};
+    cot_engine *engine = must_open(&s);
+    size_t count;
+    const cot_eval_sequence *sequences = cot_eval_set_sequences(a->set, &count);
+    assert_int_equal(cot_engine_describe(engine)->context_tokens, CAP);
+    for (size_t q = 0; q < count; q++) {
+        cot_request request = forced_request(sequences[q].ids, CAP, CAP);
+        struct records all = must_run(engine, &request, 1);
+        compare_logits(a, sequences[q].name, &all.record[0], CAP, all.info->vocab, name);
+        records_free(&all);
+        cot_error error;
+        uint64_t id;
+        request = forced_request(sequences[q].ids, CAP + 1, CAP + 1);
+        assert_int_equal(cot_engine_submit(engine, &id, &request, COT_HOME_ANY, NULL, &error), COT_TOO_LONG);
+        assert_non_null(strstr(error.message, "21 tokens, the context is 20"));
+    }
+    cot_engine_close(engine);
+    printf("%s ends at %d tokens\n", name, CAP);
+}
+
+static void sparse_attention_is_not_reached(void **state)
+{
+    (void)state;
+    each_family(true, 2, compare_begin);
+}
+
+int main(void)
+{
+    if (golden_absent("golden answers of families")) return SKIPPED;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_and_routing), cmocka_unit_test(likeliest_ids), cmocka_unit_test(preempted),
+                                       cmocka_unit_test(sparse_attention_is_not_reached)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
