@@ -46,7 +46,7 @@ typedef struct cot_config {
     int64_t q_lora_rank, kv_lora_rank, nope_dim, rope_dim, v_dim; // MLA; q_lora_rank 0: q_proj alone
     float mla_norm_eps;
 
-    /* RoPE over the last rope_width elements of a head (GQA: all of them; MLA: rope_dim). */
+    /* RoPE over the first rope_width elements of a head (GQA), or the last (MLA: rope_dim). */
     int64_t rope_width;
     bool rope_interleaved;
     float *inverse_frequency; // [rope_width / 2]

@@ -103,6 +103,8 @@ enum {
     HY_V3,
     DEEPSEEK_V32,
     GLM_MOE_DSA,
+    GLM4_MOE,
+    MINIMAX_M2,
     FAMILIES
 };
 
@@ -121,6 +123,8 @@ static const cot_architecture architectures[FAMILIES + 1] = {
     [HY_V3] = {"HYV3ForCausalLM", "Hunyuan 3"},
     [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM",
                       "DeepSeek-V3.2, up to the tokens that its sparse attention keeps"},
+    [GLM4_MOE] = {"Glm4MoeForCausalLM", "GLM-4.5, 4.5-Air, 4.6 and 4.7"},
+    [MINIMAX_M2] = {"MiniMaxM2ForCausalLM", "MiniMax-M2 and M2.1"},
     [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", "GLM-5, up to the tokens that its sparse attention keeps"},
 };
 
@@ -139,6 +143,8 @@ static const cot_family *const families[FAMILIES] = {
     [HY_V3] = &cot_family_hy_v3,
     [DEEPSEEK_V32] = &cot_family_deepseek_v32,
     [GLM_MOE_DSA] = &cot_family_glm_moe_dsa,
+    [GLM4_MOE] = &cot_family_glm4_moe,
+    [MINIMAX_M2] = &cot_family_minimax_m2,
 };
 
 /* A checkpoint of the model without its head is called so. */

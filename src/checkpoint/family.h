@@ -60,6 +60,7 @@ struct cot_family {
     cot_gguf_family gguf;
     cot_size_rule sizes[COT_SIZES];
     double norm_eps, rope_theta;
+    double rotary; // the part of a head that is rotated where no field says; 0: heads are rotated whole
     cot_attention_type attention;
     cot_qk_norm qk_norm;
     cot_switch_rule qk_normed; // whether there is one; without a name there is

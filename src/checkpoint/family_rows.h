@@ -21,12 +21,16 @@
     [COT_SIZE_ROPE_DIM] = {"qk_rope_head_dim", .absent = 64},                                                \
     [COT_SIZE_V_DIM] = {"v_head_dim", .absent = 128}
 /* Of families whose files always say them. */
-#define TOLD(name) {name, .absent = COT_REQUIRED}
+#define TOLD(name)                                                                                           \
+    {                                                                                                        \
+        name, .absent = COT_REQUIRED                                                                         \
+    }
 #define TOLD_SIZES COMMON_SIZES(COT_REQUIRED, COT_REQUIRED, COT_REQUIRED, COT_REQUIRED, COT_REQUIRED)
 /* Numbers of experts as DeepSeek-V3 spells them. */
 #define V3_EXPERTS(first_moe_layer)                                                                          \
     [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_local_experts", .absent = COT_REQUIRED},                  \
-    [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"), [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"), \
+    [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),                                                          \
+    [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),                                             \
     [COT_SIZE_DENSE_INTERMEDIATE] = TOLD("intermediate_size"),                                               \
     [COT_SIZE_SHARED_EXPERTS] = {"n_shared_experts", .absent = 1, .nullable = true},                         \
     [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = first_moe_layer},                       \
@@ -34,9 +38,9 @@
     [COT_SIZE_GROUP_LIMIT] = {"topk_group", .absent = 1, .nullable = true}
 /* A sigmoid of each logit, a correction to choose by, groups by their best two. */
 #define V3_GATE                                                                                              \
-    .score = COT_GATE_SIGMOID, .group_score = COT_GROUP_TOP2_SUM, .epsilon = 1e-20f, .scoring_func = "sigmoid", \
-    .group_method = "noaux_tc", .group_by_default = true, .gate_correction = true,                           \
-    .normalise = {"norm_topk_prob", true}
+    .score = COT_GATE_SIGMOID, .group_score = COT_GROUP_TOP2_SUM, .epsilon = 1e-20f,                         \
+    .scoring_func = "sigmoid", .group_method = "noaux_tc", .group_by_default = true,                         \
+    .gate_correction = true, .normalise = {"norm_topk_prob", true}
 
 #define TENSOR(name) "model.layers.{layer}." name
 #define LINEAR(prefix, name)                                                                                 \
@@ -46,13 +50,19 @@
     LINEAR(prefix##_GATE, path "gate_proj"), LINEAR(prefix##_UP, path "up_proj"),                            \
         LINEAR(prefix##_DOWN, path "down_proj")
 
+/* Experts as Mixtral calls them. */
+#define BLOCK_SPARSE_EXPERTS                                                                                 \
+    [COT_WEIGHT_EXPERT_GATE] = TENSOR("block_sparse_moe.experts.{expert}.w1.weight"),                        \
+    [COT_WEIGHT_EXPERT_UP] = TENSOR("block_sparse_moe.experts.{expert}.w3.weight"),                          \
+    [COT_WEIGHT_EXPERT_DOWN] = TENSOR("block_sparse_moe.experts.{expert}.w2.weight")
 #define GGUF(name) "blk.{layer}." name
 
 /* The rows: of gates that score by a softmax (family_softmax.c), by a sigmoid (family_sigmoid.c), of multi-head latent attention
  * (family_mla.c). */
 extern const cot_family cot_family_mixtral, cot_family_olmoe, cot_family_qwen2_moe, cot_family_qwen3_moe,
     cot_family_gpt_oss, cot_family_ernie4_5_moe;
-extern const cot_family cot_family_dots1, cot_family_solar_open, cot_family_hy_v3;
+extern const cot_family cot_family_glm4_moe, cot_family_minimax_m2, cot_family_dots1, cot_family_solar_open,
+    cot_family_hy_v3;
 extern const cot_family cot_family_deepseek_v2, cot_family_deepseek_v3, cot_family_deepseek_v32,
     cot_family_glm4_moe_lite, cot_family_glm_moe_dsa;
 

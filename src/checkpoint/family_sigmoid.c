@@ -3,7 +3,8 @@
 
 const cot_family cot_family_dots1 = {
     .model_type = "dots1",
-    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), V3_EXPERTS(0), [COT_SIZE_WINDOW] = {"sliding_window", .nullable = true},
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0),
+              V3_EXPERTS(0), [COT_SIZE_WINDOW] = {"sliding_window", .nullable = true},
               [COT_SIZE_WINDOW_LAYERS] = {"max_window_layers", .absent = 62}},
     .norm_eps = 1e-6,
     .rope_theta = 1e4,
@@ -47,5 +48,43 @@ const cot_family cot_family_hy_v3 = {
     .scaling_field = "router_scaling_factor",
     .gate_correction = true,
     .tensors = {[COT_WEIGHT_GATE] = TENSOR("mlp.router.gate.weight"),
-                [COT_WEIGHT_GATE_CORRECTION] = TENSOR("mlp.expert_bias"), NETWORK(SHARED, "mlp.shared_mlp.")},
+                [COT_WEIGHT_GATE_CORRECTION] = TENSOR("mlp.expert_bias"),
+                NETWORK(SHARED, "mlp.shared_mlp.")},
+};
+
+const cot_family cot_family_glm4_moe = {
+    .model_type = "glm4_moe",
+    .gguf = {.architecture = "glm4moe", .config = "{}", .ffn_norm = GGUF("post_attention_norm.weight")},
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), V3_EXPERTS(1)},
+    .norm_eps = 1e-5,
+    .rope_theta = 1e4,
+    .rotary = 0.5,
+    .qk_norm = COT_QK_NORM_HEAD,
+    .qk_normed = {"use_qk_norm", false},
+    .qkv_bias = {"attention_bias", false},
+    V3_GATE,
+    .scaling = 1,
+};
+
+const cot_family cot_family_minimax_m2 = {
+    .model_type = "minimax_m2",
+    .fixed =
+        "{\"scoring_func\": \"sigmoid\", \"use_routing_bias\": true, \"use_qk_norm\": true, "
+        "\"qk_norm_type\": "
+        "\"per_layer\", \"attn_type_list\": 1, \"shared_intermediate_size\": 0, \"sliding_window\": null}",
+    .gguf = {.architecture = "minimax-m2", .config = "{}"},
+    .sizes =
+        {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_local_experts"),
+         [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),
+         [COT_SIZE_MOE_INTERMEDIATE] = TOLD("intermediate_size"), [COT_SIZE_SPARSE_STEP] = {.absent = 1}},
+    .norm_eps = 1e-6,
+    .rope_theta = 5e6,
+    .rotary = 0.5,
+    .qk_norm = COT_QK_NORM_WIDTH,
+    .normalise = {.absent = true},
+    .score = COT_GATE_SIGMOID,
+    .gate_correction = true,
+    .tensors = {[COT_WEIGHT_GATE] = TENSOR("block_sparse_moe.gate.weight"),
+                [COT_WEIGHT_GATE_CORRECTION] = TENSOR("block_sparse_moe.e_score_correction_bias"),
+                BLOCK_SPARSE_EXPERTS},
 };

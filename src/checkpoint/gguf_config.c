@@ -262,7 +262,9 @@ static void put_gqa(translation *t)
     if (value != width)
         refuse(t, COT_UNSUPPORTED,
                "values of %" PRId64 " numbers beside keys of %" PRId64 " are not supported", value, width);
-    if (turned != width)
+    if (t->family->rotary != 0)
+        put(t, "rotary_dim", json_integer(turned));
+    else if (turned != width)
         refuse(t, COT_UNSUPPORTED, "RoPE over %" PRId64 " of a head's %" PRId64 " numbers is not supported",
                turned, width);
 }
@@ -272,7 +274,7 @@ static void put_gate(translation *t)
     const cot_family *family = t->family;
     const double scale = number(t, "expert_weights_scale", 1);
     if (family->scaling != 0) put(t, "routed_scaling_factor", json_real(scale != 0 ? scale : 1)); // 0: none
-    if (family->attention == COT_ATTENTION_MLA) {
+    if (family->scoring_func) {
         put(t, "norm_topk_prob", json_boolean(yes(t, "expert_weights_norm", false)));
         const bool groups = whole(t, "expert_group_count", 1) > 1 || !family->plain_method;
         put(t, "topk_method", json_string(groups ? family->group_method : family->plain_method));
@@ -308,12 +310,15 @@ static void put_rope(translation *t)
     put(t, "rope_scaling", rope);
 }
 
-/* Attention has biases where the first layer has them. */
-static void put_biases(translation *t, const cot_shards *shards)
+/* Attention has biases, and norms of q and k, where the first layer has them. */
+static void put_parts(translation *t, const cot_shards *shards)
 {
     const bool biased =
         cot_shards_find(shards, "blk.0.attn_q.bias") || cot_shards_find(shards, "blk.0.attn_qkv.bias");
     if (t->family->qkv_bias.name) put(t, t->family->qkv_bias.name, json_boolean(biased));
+    if (t->family->qk_normed.name)
+        put(t, t->family->qk_normed.name,
+            json_boolean(cot_shards_find(shards, "blk.0.attn_q_norm.weight") != NULL));
 }
 
 /* Each frequency is divided by a number of its own. */
@@ -354,7 +359,7 @@ cot_status cot_config_of_gguf(cot_config *config, const cot_shards *shards, cons
             put_gqa(&t);
         put_gate(&t);
         put_rope(&t);
-        put_biases(&t, shards);
+        put_parts(&t, shards);
         put(&t, "rms_norm_eps",
             json_real(number(&t, "attention.layer_norm_rms_epsilon", (double)COT_REQUIRED)));
         put(&t, "tie_word_embeddings", json_boolean(!cot_shards_find(shards, "output.weight")));

@@ -16,6 +16,7 @@ struct rope {
     double attention_factor; // NAN: not given
     double mscale, mscale_all_dim;
     double low_frequency, high_frequency;
+    double part; // of a head that is rotated; 0: the family rotates whole ones
 };
 
 /* The object that describes the scaling: rope_scaling as on the hub, unless it is empty, else rope_parameters
@@ -54,13 +55,33 @@ static double positive(cot_fields *fields, const char *key, double standard)
     return value;
 }
 
-static void refuse_partial(cot_fields *fields, const cot_fields *of)
+/* The part of a head that is rotated, where the family rotates a part. */
+static void read_partial(struct rope *rope, cot_fields *fields)
 {
     const char *key = "partial_rotary_factor";
-    if (!cot_fields_has(of, key)) return;
-    const json_t *value = cot_fields_get(of, key);
-    if (json_number_value(value) != 1)
+    if (!cot_fields_has(fields, key)) return;
+    const double part = cot_fields_number(fields, key, 1);
+    if (rope->part == 0 && part != 1)
         cot_fields_refuse(fields, COT_UNSUPPORTED, "'%s' other than 1 is not supported", key);
+    else if (!(part > 0) || part > 1)
+        cot_fields_refuse(fields, COT_MALFORMED, "'%s' is %g, expected more than 0, and at most 1", key,
+                          part);
+    if (rope->part != 0) rope->part = part;
+}
+
+/* Of a head's numbers the first ones are rotated: so many as a part of them, or rotary_dim itself. */
+static void cut_rotation(cot_config *config, cot_fields *fields, const struct rope *rope)
+{
+    const char *key = cot_fields_has(fields, "rotary_dim") ? "rotary_dim" : "partial_rotary_factor";
+    const int64_t whole = config->head_dim,
+                  width = cot_fields_integer(fields, "rotary_dim", (int64_t)((double)whole * rope->part), 0,
+                                             INT32_MAX);
+    if (width < 2 || width % 2 || width > whole)
+        cot_fields_refuse(
+            fields, COT_MALFORMED,
+            "'%s' rotates %lld of a head's %lld numbers, expected an even number of them from 2 on", key,
+            (long long)width, (long long)whole);
+    config->rope_width = width;
 }
 
 static bool known_type(const char *type)
@@ -82,7 +103,7 @@ static void read_scaling(struct rope *rope, cot_fields *top, cot_fields *in, dou
                           "RoPE type '%.40s' is not supported (default, linear, llama3 and yarn are)",
                           rope->type);
     rope->theta = positive(in, "rope_theta", rope->theta);
-    refuse_partial(in, in);
+    read_partial(rope, in);
     if (!strcmp(rope->type, "default")) return;
 
     bool yarn = !strcmp(rope->type, "yarn"), llama3 = !strcmp(rope->type, "llama3");
@@ -182,9 +203,9 @@ static void lengthen(cot_config *config, cot_fields *fields, const struct rope *
 void cot_resolve_rope(cot_config *config, cot_fields *fields)
 {
     const cot_family *family = config->family;
-    struct rope rope = {.type = "default", .attention_factor = NAN};
+    struct rope rope = {.type = "default", .attention_factor = NAN, .part = family->rotary};
     rope.theta = positive(fields, "rope_theta", family->rope_theta);
-    refuse_partial(fields, fields);
+    read_partial(&rope, fields);
     const json_t *object = scaling_object(fields);
     if (object) {
         cot_fields in = {object, fields->name, fields->status, fields->error};
@@ -200,6 +221,7 @@ void cot_resolve_rope(cot_config *config, cot_fields *fields)
                              .beta_slow = 1,
                              .attention_factor = NAN};
     }
+    if (rope.part != 0) cut_rotation(config, fields, &rope);
     if (fields->status != COT_OK) return;
 
     int64_t half = config->rope_width / 2;

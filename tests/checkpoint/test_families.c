@@ -6,16 +6,26 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NUMBERS SMALL ", 'num_attention_heads': 6, 'num_experts_per_tok': 3, 'moe_intermediate_size': 24, 'intermediate_size': 40"
+#define NUMBERS                                                                                              \
+    SMALL ", 'num_attention_heads': 6, 'num_experts_per_tok': 3, 'moe_intermediate_size': 24, "              \
+          "'intermediate_size': 40"
 #define V3_NUMBERS NUMBERS ", 'n_routed_experts': 12"
 static const char flash[] = "{'architectures': ['Glm4MoeLiteForCausalLM'], " V3_NUMBERS "}";
 static const char dots[] = "{'architectures': ['Dots1ForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
-static const char ernie[] = "{'architectures': ['Ernie4_5_MoeForCausalLM'], 'moe_k': 3, 'moe_num_experts': 12, 'num_key_value_heads': 2, "
-                            "'moe_intermediate_size': 24, 'intermediate_size': 40, 'num_attention_heads': 6, " SMALL "}";
+static const char ernie[] =
+    "{'architectures': ['Ernie4_5_MoeForCausalLM'], 'moe_k': 3, 'moe_num_experts': 12, "
+    "'num_key_value_heads': 2, "
+    "'moe_intermediate_size': 24, 'intermediate_size': 40, 'num_attention_heads': 6, " SMALL "}";
 static const char solar[] = "{'architectures': ['SolarOpenForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
-static const char hy[] = "{'architectures': ['HYV3ForCausalLM'], 'head_dim': 16, 'num_experts': 12, " NUMBERS "}";
+static const char hy[] =
+    "{'architectures': ['HYV3ForCausalLM'], 'head_dim': 16, 'num_experts': 12, " NUMBERS "}";
 static const char v32[] = "{'architectures': ['DeepseekV32ForCausalLM'], " V3_NUMBERS "}";
 static const char dsa[] = "{'architectures': ['GlmMoeDsaForCausalLM'], " V3_NUMBERS "}";
+
+static const char glm[] = "{'architectures': ['Glm4MoeForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
+static const char minimax[] =
+    "{'architectures': ['MiniMaxM2ForCausalLM'], 'head_dim': 16, 'num_local_experts': 12, "
+    "'attn_type_list': [1, 1, 1, 1], " NUMBERS "}";
 
 /* "dm": dense, MoE. */
 static void expect_layers(const char *base, const char *edit, const char *kinds)
@@ -35,7 +45,8 @@ static void layers(void **state)
     expect_layers(dsa, "{}", "dddm");
     expect_layers(ernie, "{}", "dmmm");
     expect_layers(ernie, "{'moe_layer_start_index': 0, 'moe_layer_end_index': 2}", "mmmd");
-    expect_layers(ernie, "{'moe_layer_start_index': 1, 'moe_layer_end_index': 3, 'moe_layer_interval': 2}", "dmdm");
+    expect_layers(ernie, "{'moe_layer_start_index': 1, 'moe_layer_end_index': 3, 'moe_layer_interval': 2}",
+                  "dmdm");
     expect_layers(hy, "{'mlp_layer_types': ['sparse', 'dense', 'dense', 'sparse']}", "mddm");
     config_refuse(flash, "{'mlp_layer_types': ['sparse', 'dense', 'gated', 'sparse']}", COT_UNSUPPORTED,
                   "'mlp_layer_types' has 'gated', which is not supported (dense and sparse are)");
@@ -52,7 +63,8 @@ static void windows(void **state)
     } cases[] = {{"{'max_window_layers': 2}", {0}},
                  {"{'max_window_layers': 2, 'sliding_window': 9}", {0, 0, 9, 9}},
                  {"{'sliding_window': 9}", {0}},
-                 {"{'max_window_layers': 0, 'sliding_window': 9, 'layer_types': ['sliding_attention', 'full_attention', "
+                 {"{'max_window_layers': 0, 'sliding_window': 9, 'layer_types': ['sliding_attention', "
+                  "'full_attention', "
                   "'full_attention', 'full_attention']}",
                   {9, 0, 0, 0}}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -60,23 +72,28 @@ static void windows(void **state)
         for (int l = 0; l < 4; l++) assert_int_equal(c.layer[l].window, cases[i].window[l]);
         cot_config_clear(&c);
     }
-    config_refuse(dots, "{'sliding_window': 9, 'layer_types': ['linear_attention', 'full_attention', 'full_attention', 'full_attention']}",
+    config_refuse(dots,
+                  "{'sliding_window': 9, 'layer_types': ['linear_attention', 'full_attention', "
+                  "'full_attention', 'full_attention']}",
                   COT_UNSUPPORTED, "layer type 'linear_attention' is not supported");
 }
 
 static void gates(void **state)
 {
     (void)state;
-    cot_config c = config_accept(dots, "{'scoring_func': 'noaux_tc', 'norm_topk_prob': false, 'routed_scaling_factor': 2.5}");
-    assert_true(c.gate.score == COT_GATE_SIGMOID && c.gate_correction && !c.gate.normalise && c.gate.scaling == 2.5f);
+    cot_config c = config_accept(
+        dots, "{'scoring_func': 'noaux_tc', 'norm_topk_prob': false, 'routed_scaling_factor': 2.5}");
+    assert_true(c.gate.score == COT_GATE_SIGMOID && c.gate_correction && !c.gate.normalise &&
+                c.gate.scaling == 2.5f);
     cot_config_clear(&c);
     c = config_accept(hy, "{'router_scaling_factor': 2.826, 'routed_scaling_factor': 7, 'qk_norm': false}");
-    assert_true(c.gate.score == COT_GATE_SIGMOID && c.gate.scaling == 2.826f && c.qk_norm == COT_QK_NORM_NONE);
+    assert_true(c.gate.score == COT_GATE_SIGMOID && c.gate.scaling == 2.826f &&
+                c.qk_norm == COT_QK_NORM_NONE);
     assert_int_equal(c.shared_intermediate, 24);
     cot_config_clear(&c);
     c = config_accept(ernie, "{}");
-    assert_true(c.gate.score == COT_GATE_SOFTMAX && c.gate_correction && c.gate.normalise && c.tied_embeddings &&
-                c.rope_interleaved);
+    assert_true(c.gate.score == COT_GATE_SOFTMAX && c.gate_correction && c.gate.normalise &&
+                c.tied_embeddings && c.rope_interleaved);
     assert_int_equal(c.shared_intermediate, 48);
     cot_config_clear(&c);
     config_refuse(dots, "{'scoring_func': 'softmax'}", COT_UNSUPPORTED, "scoring_func 'softmax'");
@@ -91,7 +108,8 @@ static void fixed(void **state)
     (void)state;
     cot_config c = config_accept(ernie, "{'use_bias': false, 'moe_gate': null}");
     cot_config_clear(&c);
-    config_refuse(ernie, "{'use_bias': true}", COT_UNSUPPORTED, "'use_bias' other than false is not supported in ernie4_5_moe");
+    config_refuse(ernie, "{'use_bias': true}", COT_UNSUPPORTED,
+                  "'use_bias' other than false is not supported in ernie4_5_moe");
     config_refuse(ernie, "{'moe_gate': 'hash'}", COT_UNSUPPORTED, "'moe_gate' other than \"topk\"");
     config_refuse(solar, "{'use_qk_norm': true}", COT_UNSUPPORTED, "'use_qk_norm'");
     config_refuse(hy, "{'mlp_bias': true}", COT_UNSUPPORTED, "'mlp_bias'");
@@ -121,20 +139,25 @@ static void context_is_cut(void **state)
 static void nested(void **state)
 {
     (void)state;
-    static const char wide[] = "{'architectures': ['KimiK25ForConditionalGeneration'], 'model_type': 'kimi_k25', 'eos_token_id': 9, "
-                               "'tie_word_embeddings': true, 'vision_config': {'hidden_size': 16}, 'text_config': %s}";
+    static const char wide[] =
+        "{'architectures': ['KimiK25ForConditionalGeneration'], 'model_type': 'kimi_k25', 'eos_token_id': 9, "
+        "'tie_word_embeddings': true, 'vision_config': {'hidden_size': 16}, 'text_config': %s}";
     static const struct {
         const char *text, *words; // words: of a refusal
-    } cases[] = {{"{'architectures': ['DeepseekV3ForCausalLM'], 'model_type': 'kimi_k2', 'n_group': 1, 'topk_group': 1, " V3_NUMBERS ", 'eos_token_id': 7}", NULL},
-                 {"{'model_type': 'kimi_k2', 'n_group': 1, 'topk_group': 1, " V3_NUMBERS ", 'eos_token_id': 7}", NULL},
-                 {"{'model_type': 'kimi_linear', " V3_NUMBERS "}", "unknown architecture 'kimi_linear'"},
-                 {"3", "unknown architecture 'KimiK25ForConditionalGeneration'"},
-                 {"{}", "neither 'architectures' nor 'model_type' says what it is"}};
+    } cases[] = {
+        {"{'architectures': ['DeepseekV3ForCausalLM'], 'model_type': 'kimi_k2', 'n_group': 1, 'topk_group': "
+         "1, " V3_NUMBERS ", 'eos_token_id': 7}",
+         NULL},
+        {"{'model_type': 'kimi_k2', 'n_group': 1, 'topk_group': 1, " V3_NUMBERS ", 'eos_token_id': 7}", NULL},
+        {"{'model_type': 'kimi_linear', " V3_NUMBERS "}", "unknown architecture 'kimi_linear'"},
+        {"3", "unknown architecture 'KimiK25ForConditionalGeneration'"},
+        {"{}", "neither 'architectures' nor 'model_type' says what it is"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char base[2000];
         snprintf(base, sizeof base, wide, cases[i].text);
         if (cases[i].words) {
-            config_refuse(base, "{}", strstr(cases[i].words, "neither") ? COT_MALFORMED : COT_UNSUPPORTED, cases[i].words);
+            config_refuse(base, "{}", strstr(cases[i].words, "neither") ? COT_MALFORMED : COT_UNSUPPORTED,
+                          cases[i].words);
             continue;
         }
         cot_config c = config_accept(base, "{}");
@@ -148,9 +171,51 @@ static void nested(void **state)
     cot_config_clear(&c);
 }
 
+/* The part of a head that is rotated. */
+static void partial_rotation(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *base, *edit;
+        int64_t width; // of 16
+    } cases[] = {
+        {glm, "{}", 8},
+        {glm, "{'partial_rotary_factor': 1}", 16},
+        {glm, "{'partial_rotary_factor': 0.7}", 0}, // 11
+        {glm, "{'partial_rotary_factor': 0.76}", 12},
+        {glm, "{'partial_rotary_factor': 0.5, 'rope_parameters': {'partial_rotary_factor': 0.25}}", 4},
+        {glm, "{'partial_rotary_factor': 0.1}", 0},
+        {glm, "{'partial_rotary_factor': 1.5}", 0},
+        {glm, "{'partial_rotary_factor': 0}", 0},
+        {minimax, "{}", 8},
+        {minimax, "{'rotary_dim': 6}", 6},
+        {minimax, "{'rotary_dim': 18}", 0},
+        {minimax, "{'rotary_dim': 5}", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!cases[i].width) {
+            config_refuse(cases[i].base, cases[i].edit, COT_MALFORMED,
+                          strstr(cases[i].edit, "rotary_dim") ? "'rotary_dim'" : "'partial_rotary_factor'");
+            continue;
+        }
+        cot_config c = config_accept(cases[i].base, cases[i].edit);
+        assert_int_equal(c.rope_width, cases[i].width);
+        assert_int_equal(c.head_dim, 16);
+        cot_config_clear(&c);
+    }
+    cot_config c = config_accept(glm, "{'attention_bias': true}");
+    assert_true(c.qkv_bias && !c.output_bias && c.qk_norm == COT_QK_NORM_NONE);
+    cot_config_clear(&c);
+    config_refuse(minimax, "{'attn_type_list': [1, 1, 0, 1]}", COT_UNSUPPORTED,
+                  "'attn_type_list' other than 1");
+    config_refuse(minimax, "{'sliding_window': 20}", COT_UNSUPPORTED, "'sliding_window' other than null");
+    config_refuse(minimax, "{'qk_norm_type': 'per_head'}", COT_UNSUPPORTED, "'qk_norm_type'");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(layers), cmocka_unit_test(windows),        cmocka_unit_test(gates),
-                                       cmocka_unit_test(fixed),  cmocka_unit_test(context_is_cut), cmocka_unit_test(nested)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(layers),          cmocka_unit_test(windows),
+                                       cmocka_unit_test(gates),           cmocka_unit_test(fixed),
+                                       cmocka_unit_test(context_is_cut),  cmocka_unit_test(nested),
+                                       cmocka_unit_test(partial_rotation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,10 +16,10 @@
 enum { FOUND = 10 }; // at least
 
 /* What these need is not there: recurrent mixers, experts of attention, a network beside experts. */
-static const char *const absent[] = {"qwen3-next", "qwen3-5-moe", "qwen3-5-moe-text", "lfm2-moe",  "nemotron-h",
-                                     "nemotron-h-latent", "bailing-hybrid", "jetmoe", "gemma4-moe",
-                                     "glm4-moe", "glm4-moe-air", "minimax-m2", "mistral4", "mistral4-nested", "flex-olmo",
-                                     "hunyuan-v1-moe", "granitemoe", "granitemoeshared", "phimoe", "afmoe", "sarvam-moe"};
+static const char *const absent[] = {
+    "qwen3-next",     "qwen3-5-moe", "qwen3-5-moe-text", "lfm2-moe", "nemotron-h",      "nemotron-h-latent",
+    "bailing-hybrid", "jetmoe",      "gemma4-moe",       "mistral4", "mistral4-nested", "flex-olmo",
+    "hunyuan-v1-moe", "granitemoe",  "granitemoeshared", "phimoe",   "afmoe",           "sarvam-moe"};
 
 static bool is_absent(const char *name)
 {
@@ -39,7 +39,8 @@ static void each_family(bool beyond, int least, void (*body)(struct answers *a, 
         char path[1024];
         struct answers a;
         snprintf(path, sizeof path, FAMILIES "%s", entry->d_name);
-        if ((only && strcmp(only, entry->d_name) != 0) || entry->d_name[0] == '.' || is_absent(entry->d_name)) continue;
+        if ((only && strcmp(only, entry->d_name) != 0) || entry->d_name[0] == '.' || is_absent(entry->d_name))
+            continue;
         if ((strstr(entry->d_name, "-beyond") != NULL) != beyond || !answers_open(&a, path)) continue;
         body(&a, entry->d_name);
         answers_close(&a);
@@ -65,8 +66,8 @@ static void compare(struct answers *a, const char *name)
     printf("%-20s worst logit %.1e, worst weight %.1e\n", name, a->worst_logit, a->worst_weight);
 }
 
-static void compare_logits(const struct answers *a, const char *sequence, const struct record *r, int64_t tokens,
-                           int64_t vocab, const char *name)
+static void compare_logits(const struct answers *a, const char *sequence, const struct record *r,
+                           int64_t tokens, int64_t vocab, const char *name)
 {
     char key[40];
     snprintf(key, sizeof key, "logits.%s", sequence);
@@ -112,7 +113,8 @@ static void generate(const struct answers *a, cot_engine *engine)
 static void compare_ids(struct answers *a, const char *name)
 {
     (void)name;
-    struct setting s = {.folder = a->folder, .ranks = 2, .precision = "fp32", .attention = "tp", .sequences = 2};
+    struct setting s = {
+        .folder = a->folder, .ranks = 2, .precision = "fp32", .attention = "tp", .sequences = 2};
     cot_engine_load load;
     s.kv_tokens = 256, s.step_tokens = 64, s.block_tokens = 16;
     cot_engine *engine = must_open(&s);
@@ -203,7 +205,8 @@ static void sparse_attention_is_not_reached(void **state)
 int main(void)
 {
     if (golden_absent("golden answers of families")) return SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_and_routing), cmocka_unit_test(likeliest_ids), cmocka_unit_test(preempted),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_and_routing), cmocka_unit_test(likeliest_ids),
+                                       cmocka_unit_test(preempted),
                                        cmocka_unit_test(sparse_attention_is_not_reached)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

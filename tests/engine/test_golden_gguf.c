@@ -45,6 +45,8 @@ static void every_architecture(void **state)
         {"arch/deepseek-v2-lite-27-kv_b-gate_up", "gguf/hub/deepseek-v2-lite-27"},
         {"arch/deepseek-v3", "deepseek-v3"},
         {"arch/gpt-oss", "gpt-oss"},
+        {"arch/glm4moe", "gguf/hub/glm4-moe"},
+        {"arch/minimax-m2", "gguf/hub/minimax-m2"},
         {"container/parts-00001-of-00003", "gguf/hub/qwen3-moe-yarn-tied"},
         {"container/first-empty-00001-of-00003", "gguf/hub/qwen3-moe-yarn-tied"},
         {"container/alignment-8", "gguf/hub/qwen3-moe-yarn-tied"},
