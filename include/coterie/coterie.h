@@ -6,6 +6,7 @@
 #include "coterie/bench_fabric.h"
 #include "coterie/bench_kernels.h"
 #include "coterie/bench_moe.h"
+#include "coterie/bench_schedule.h"
 #include "coterie/chat.h"
 #include "coterie/client.h"
 #include "coterie/constraint.h"

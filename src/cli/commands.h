@@ -29,6 +29,7 @@
     X(bench_pipeline) \
     X(bench_serve) \
     X(bench_router) \
+    X(bench_schedule) \
     X(info) \
     X(models) \
     X(man) \
