@@ -80,6 +80,9 @@ size_t cot_tokenizer_size(const cot_tokenizer *tokenizer);
  * Thread-safe. */
 const char *cot_tokenizer_token(const cot_tokenizer *tokenizer, int32_t id);
 
+/* The id of the added token that is spelled `text`, which is not white space alone; -1: there is none. Thread-safe. */
+int32_t cot_tokenizer_added_token(const cot_tokenizer *tokenizer, const char *text);
+
 /* Writes to `text` [bytes] which libraries tell letters from digits and compose accents, and the version of Unicode
  * that each knows: "PCRE2 10.42 with Unicode 14.0.0, ...". Characters that came later are no letters to them, so that
  * patterns may cut a text that holds some otherwise than the model's makers did. Cut off where it does not fit, with a

@@ -620,6 +620,7 @@ class TextOptions(Structure):
         ("stop_count", c_size_t),
         ("include_stop", c_bool),
         ("keep_special_tokens", c_bool),
+        ("mark_added_tokens", c_bool),
         ("stop_after_tokens", c_int64),
     ]
 

@@ -76,6 +76,7 @@ static cot_status add(cot_added_set *set, cot_added_token token, cot_vocab *voca
         return status;
     }
     token.blank = is_blank(token.text);
+    vocab->entries[token.id].listed = !token.blank;
     set->tokens[set->count++] = token;
     set->leads[(unsigned char)token.text.data[0]] = true;
     return COT_OK;

@@ -1,6 +1,7 @@
 #include "coterie/text.h"
 
 #include "base/error.h"
+#include "tokenizer/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@ struct cot_text_stream {
     char **stops;
     size_t stop_count;
     bool include_stop;
+    bool marks;
+    const cot_tokenizer *tokenizer;
     int stopped_by;
     int64_t unsearched;  // tokens to come whose text is handed out as it is
     size_t known_tokens; // ids that the tokenizer has
@@ -49,12 +52,15 @@ cot_status cot_text_stream_open(cot_text_stream **out, const cot_tokenizer *toke
     s = calloc(1, sizeof *s);
     if (!s) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
     s->include_stop = o->include_stop;
+    s->marks = o->mark_added_tokens;
+    s->tokenizer = tokenizer;
     s->stopped_by = -1;
     s->unsearched = o->stop_after_tokens;
     s->known_tokens = cot_tokenizer_size(tokenizer);
     cot_status status = copy_stops(s, o, error);
     if (status == COT_OK)
-        status = cot_detokenizer_open(&s->detokenizer, tokenizer, !o->keep_special_tokens, error);
+        status = cot_detokenizer_open(&s->detokenizer, tokenizer,
+                                      !o->keep_special_tokens && !o->mark_added_tokens, error);
     if (status == COT_OK)
         *out = s;
     else
@@ -88,6 +94,26 @@ static cot_status hold(cot_text_stream *s, const char *piece, size_t bytes, cot_
     memcpy(s->held + s->held_bytes, piece, bytes);
     s->held_bytes += bytes;
     return COT_OK;
+}
+
+/* The same of a piece that ends with an added token. */
+static cot_status hold_marked(cot_text_stream *s, const cot_vocab_entry *entry, const char *piece,
+                              size_t bytes, cot_error *error)
+{
+    const char *token = s->tokenizer->vocab.strings.data + entry->decoded_offset;
+    const size_t length = entry->decoded_bytes;
+    if (bytes < length ||
+        memcmp(piece + bytes - length, token, length) != 0) // the decoder makes something else of it
+        return hold(s, piece, bytes, error);
+    cot_buffer marked = {0};
+    cot_status status = COT_OK;
+    if (!cot_buffer_append(&marked, piece, bytes - length) ||
+        !cot_buffer_text(&marked, entry->special ? "\xff" : "\xfe") ||
+        !cot_buffer_append(&marked, token, length) || !cot_buffer_text(&marked, "\xfd"))
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
+    if (status == COT_OK) status = hold(s, marked.data, marked.bytes, error);
+    cot_buffer_free(&marked);
+    return status;
 }
 
 /* How much of the held text is shown: up to the first stop string, or behind it where that is included; of several that
@@ -127,7 +153,10 @@ cot_status cot_text_stream_push(cot_text_stream *s, int32_t token, const char **
         status = cot_detokenizer_push(s->detokenizer, token, piece, bytes, error);
     else // a model's vocabulary is often padded beyond its tokenizer's: such a token has no text
         *piece = "";
-    if (status == COT_OK) status = hold(s, *piece, *bytes, error);
+    const cot_vocab_entry *entry = s->marks ? cot_vocab_entry_of(&s->tokenizer->vocab, token) : NULL;
+    if (status == COT_OK)
+        status = entry && entry->listed ? hold_marked(s, entry, *piece, *bytes, error)
+                                        : hold(s, *piece, *bytes, error);
     if (status != COT_OK) return status;
     const bool searched = s->unsearched <= 0;
     if (!searched) s->unsearched--;

@@ -199,6 +199,19 @@ size_t cot_tokenizer_size(const cot_tokenizer *tokenizer)
     return tokenizer->vocab.size;
 }
 
+int32_t cot_tokenizer_added_token(const cot_tokenizer *tokenizer, const char *text)
+{
+    const cot_added_set *sets[] = {&tokenizer->raw, &tokenizer->normalized};
+    const size_t bytes = strlen(text);
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < sets[k]->count; i++) {
+            const cot_added_token *token = &sets[k]->tokens[i];
+            if (!token->blank && token->text.bytes == bytes && memcmp(token->text.data, text, bytes) == 0)
+                return token->id;
+        }
+    return -1;
+}
+
 const char *cot_tokenizer_token(const cot_tokenizer *tokenizer, int32_t id)
 {
     const cot_vocab_entry *entry = cot_vocab_entry_of(&tokenizer->vocab, id);

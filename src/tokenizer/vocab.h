@@ -13,6 +13,7 @@ typedef struct cot_vocab_entry {
     bool used;    // false for an id that the vocabulary leaves out
     bool added;   // an added token that the model's own vocabulary does not hold: cot_vocab_find passes it by
     bool special; // an added token that decoding may skip
+    bool listed;  // an added token of more than white space, whether the model's vocabulary holds it or not
 } cot_vocab_entry;
 
 typedef struct cot_vocab {

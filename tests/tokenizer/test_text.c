@@ -4,6 +4,7 @@
 #include "harness/engine/requests.h"
 #include "harness/seed.h"
 
+#include "base/buffer.h"
 #include "coterie/text.h"
 
 #include <stdio.h>
@@ -315,6 +316,42 @@ static void refusals(void **state)
     cot_text_stream_close(stream);
 }
 
+static void added_tokens_are_marked(void **state)
+{
+    (void)state;
+    cot_text_options options;
+    cot_text_options_init(&options);
+    size_t count, spelled;
+    int32_t *ids = encode("a<|endoftext|>b", &count), *text = encode("<|endo", &spelled);
+    int32_t all[32];
+    memcpy(all, ids, count * sizeof *ids);
+    memcpy(all + count, text, spelled * sizeof *text);
+    struct shown shown = show_with(all, count + spelled, &options);
+    assert_string_equal(shown.text, "ab<|endo");
+    options.mark_added_tokens = true; // what spells the token is not marked
+    cot_text_stream *stream;
+    cot_buffer marked = {0};
+    const char *piece;
+    size_t bytes;
+    bool stopped;
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, &options, NULL), COT_OK);
+    for (size_t i = 0; i < count + spelled; i++) {
+        assert_int_equal(cot_text_stream_push(stream, all[i], &piece, &bytes, &stopped, NULL), COT_OK);
+        assert_true(cot_buffer_append(&marked, piece, bytes));
+    }
+    assert_int_equal(cot_text_stream_finish(stream, &piece, &bytes, NULL), COT_OK);
+    assert_true(cot_buffer_append(&marked, piece, bytes));
+    assert_string_equal(marked.data, "a\xff<|endoftext|>\xfd"
+                                     "b<|endo");
+    cot_text_stream_close(stream);
+    cot_buffer_free(&marked);
+    assert_int_equal(cot_tokenizer_added_token(tokenizer, "<|endoftext|>"), 0);
+    assert_int_equal(cot_tokenizer_added_token(tokenizer, "<|endoftext|"), -1);
+    assert_int_equal(cot_tokenizer_added_token(tokenizer, "the"), -1);
+    free(ids);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +362,7 @@ int main(void)
         cmocka_unit_test(the_first_of_the_list_stops),
         cmocka_unit_test(the_end_is_searched_in_its_time),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(added_tokens_are_marked),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }
