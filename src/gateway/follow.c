@@ -120,7 +120,8 @@ static size_t find_learner(cot_gateway_worker *w)
     return learner;
 }
 
-void cot_gateway_share_costs(cot_gateway *g)
+/* All have the costs that were learnt of workers like them. */
+static void share_costs(cot_gateway *g)
 {
     for (const cot_gateway_worker *w = g->workers; w; w = w->next) {
         cot_route_costs learnt, own;
@@ -133,6 +134,13 @@ void cot_gateway_share_costs(cot_gateway *g)
             cot_route_book_set_costs(g->book, t, &learnt);
         }
     }
+}
+
+void cot_gateway_take_reports(cot_gateway *g)
+{
+    for (const cot_gateway_worker *w = g->workers; w; w = w->next)
+        if (w->reports) cot_subscriber_take(w->reports);
+    share_costs(g);
 }
 
 /* ---- beginning and end ---- */
@@ -197,7 +205,8 @@ static cot_status follow_steps(cot_gateway_worker *w, const json_t *document, co
                                             .max_bytes = MOST_REPORT_BYTES,
                                             .on_message = on_report,
                                             .context = w};
-    return cot_subscriber_open(&w->reports, w->gateway->zmq, w->gateway->base, &options, error);
+    // a report a step is too often to wake the loop for
+    return cot_subscriber_open(&w->reports, w->gateway->zmq, NULL, &options, error);
 }
 
 /* The first of so many targets in a row that are free; COT_GATEWAY_TARGETS: there are none. */

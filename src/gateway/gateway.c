@@ -169,7 +169,7 @@ static void on_second(evutil_socket_t descriptor, short what, void *context)
 static void on_watch(evutil_socket_t descriptor, short what, void *context)
 {
     (void)descriptor, (void)what;
-    cot_gateway_share_costs(context);
+    cot_gateway_take_reports(context);
     cot_relay_watch(context, cot_now_ns());
 }
 

@@ -139,8 +139,8 @@ void cot_gateway_follow(cot_gateway_worker *w, const json_t *document);
 void cot_gateway_unfollow(cot_gateway_worker *w);
 /* The worker may have begun anew: what it holds is asked for. */
 void cot_gateway_refollow(cot_gateway_worker *w);
-/* Several times a second: all have the costs that were learnt of workers like them. */
-void cot_gateway_share_costs(cot_gateway *g);
+/* Several times a second: learns of the steps that were reported what requests cost. */
+void cot_gateway_take_reports(cot_gateway *g);
 /* Each second: asks for what is missing. */
 void cot_gateway_tick_follow(cot_gateway_worker *w, int64_t now_ns);
 

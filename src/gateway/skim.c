@@ -67,8 +67,12 @@ static void skip_plain(cot_skim *s)
     for (uint64_t eight; s->end - s->at >= 8; s->at += 8) {
         memcpy(&eight, s->at, 8);
         const uint64_t quote = eight ^ ones * '"', escape = eight ^ ones * '\\';
-        // the high bit of a byte that is one, has bit 7 itself, or is below 0x20; behind such a byte others may be taken for one
-        if ((eight | (eight - ones * 0x20) | (quote - ones) | (escape - ones)) & high) return;
+        // The high bit of each byte that is not ASCII, below 0x20, a quote or a backslash. Differences borrow of the bytes behind, so
+        // that of the bits only the first is sure.
+        const uint64_t stops = (eight | (eight - ones * 0x20) | (quote - ones) | (escape - ones)) & high;
+        if (!stops) continue;
+        s->at += __builtin_ctzll(stops) / 8;
+        return;
     }
 }
 

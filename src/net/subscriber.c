@@ -11,6 +11,7 @@
 enum {
     FRAMES = 4,            // of a message
     MESSAGES_A_ROUND = 64, // before the loop's others have their turn
+    MESSAGES_A_TAKE = 1024,
     MOST_UNREAD = 10000
 };
 
@@ -87,6 +88,11 @@ static bool take_one(cot_subscriber *s, bool replayed)
     return count;
 }
 
+void cot_subscriber_take(cot_subscriber *s)
+{
+    for (int i = 0; i < MESSAGES_A_TAKE && take_one(s, false); i++) {}
+}
+
 /* ZeroMQ's descriptor tells of changes, not of a state: what is left is looked for in the next round. */
 static void take_all(cot_subscriber *s, bool replayed)
 {
@@ -137,6 +143,7 @@ static cot_status open_inlet(inlet *i, cot_subscriber *s, int type, const char *
         return cot_fail(error, COT_IO, "cannot make a socket: %s", zmq_strerror(errno));
     if (zmq_connect(i->socket, endpoint) != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "cannot follow '%s': %s", endpoint, zmq_strerror(errno));
+    if (!s->base) return COT_OK;
     i->ready = event_new(s->base, descriptor, EV_READ | EV_PERSIST, ready, s);
     if (!i->ready || event_add(i->ready, NULL))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a subscriber");
@@ -147,7 +154,7 @@ static cot_status open_inlet(inlet *i, cot_subscriber *s, int type, const char *
 bool cot_subscriber_ask(cot_subscriber *s, uint64_t from)
 {
     uint8_t frame[8];
-    if (!s->options.replay_endpoint) return false;
+    if (!s->options.replay_endpoint || !s->base) return false;
     for (int i = 0; i < 8; i++) frame[i] = (uint8_t)(from >> (56 - 8 * i));
     if (!s->replay.socket &&
         open_inlet(&s->replay, s, ZMQ_DEALER, s->options.replay_endpoint, on_replay, NULL) != COT_OK) {

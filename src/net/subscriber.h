@@ -23,13 +23,16 @@ typedef struct cot_subscriber_options {
     void *context;
 } cot_subscriber_options;
 
-/* `zmq` is of cot_publisher_context_open and outlives the subscriber. Options are copied. `*subscriber` is NULL on failure.
+/* `zmq` is of cot_publisher_context_open and outlives the subscriber. `base` NULL: no loop is woken by what comes, it waits for
+ * cot_subscriber_take, and no replay can be asked for. Options are copied. `*subscriber` is NULL on failure.
  * Errors: INVALID_ARGUMENT (no such address), IO, OUT_OF_MEMORY. */
 cot_status cot_subscriber_open(cot_subscriber **subscriber, void *zmq, struct event_base *base,
                                const cot_subscriber_options *options, cot_error *error);
 /* Asks for all messages from this number on that the publisher has kept; answers to a question that was asked before may still come. False: it
  * cannot be asked. */
 bool cot_subscriber_ask(cot_subscriber *subscriber, uint64_t from);
+/* Takes what has come, without waiting: so many messages at most that who sends without end does not hold the caller. */
+void cot_subscriber_take(cot_subscriber *subscriber);
 void cot_subscriber_close(cot_subscriber *subscriber); // NULL is fine
 
 /* Reads the frames of a message: [..., number, payload], of which `first` stand before the number at least. False where

@@ -134,8 +134,44 @@ static void test_frames(void **state)
     assert_false(cot_subscriber_read(&read, &payload, &payload_bytes, frames, bytes, 5, 1));
 }
 
+/* Without a loop what comes waits until it is taken, all of it in few takes, and a take ends. */
+static void test_taken(void **state)
+{
+    (void)state;
+    struct event_base *base = event_base_new();
+    void *context = cot_publisher_context_open();
+    cot_publisher *p;
+    cot_subscriber *s;
+    cot_error error;
+    heard *h = calloc(1, sizeof *h);
+    assert_non_null(base);
+    assert_non_null(context);
+    assert_non_null(h);
+    const cot_publisher_options options = {"inproc://live", "inproc://again", "topic", KEEP, 10 * SENT};
+    if (cot_publisher_open(&p, context, base, &options, &error) != COT_OK) fail_msg("%s", error.message);
+    const cot_subscriber_options follow = {.endpoint = "inproc://live",
+                                           .replay_endpoint = "inproc://again",
+                                           .topic = "topic",
+                                           .max_bytes = MOST_BYTES,
+                                           .on_message = on_message,
+                                           .context = h};
+    if (cot_subscriber_open(&s, context, NULL, &follow, &error) != COT_OK) fail_msg("%s", error.message);
+    cot_subscriber_take(s);
+    for (uint64_t n = 0; n < SENT; n++) publish(p, n);
+    assert_int_equal(h->live[0], 0);
+    cot_subscriber_take(s);
+    for (size_t n = 0; n < SENT; n++) assert_int_equal(h->live[n], 1);
+    assert_false(cot_subscriber_ask(s, 0));
+    cot_subscriber_close(s);
+    cot_publisher_close(p);
+    cot_publisher_context_close(context);
+    event_base_free(base);
+    free(h);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_follows), cmocka_unit_test(test_frames)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_follows), cmocka_unit_test(test_frames),
+                                       cmocka_unit_test(test_taken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
