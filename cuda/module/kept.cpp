@@ -44,8 +44,9 @@ static cot_status grow_kept(cot_cuda_group *g, cot_error *error)
     return COT_OK;
 }
 
-static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int rank, const void *from,
-                       size_t bytes, cot_error *error)
+/* `*at` has room for it. */
+static cot_status find_room(cot_cuda_group *g, uint64_t *at, const void *host, cot_sym slots, int rank,
+                            size_t bytes, cot_error *error)
 {
     const cot_cuda_driver *const driver = g->device->driver;
     const cot_cuda_kept *found = cot_cuda_find_kept(g, host, slots, rank);
@@ -64,7 +65,30 @@ static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int r
         *place = fresh;
         found = place;
     }
-    return cot_cuda_check(driver, driver->to_device(found->at, from, bytes), "take weights", error);
+    *at = found->at;
+    return COT_OK;
+}
+
+static cot_status send_weights(const cot_cuda_group *g, uint64_t at, const void *from, size_t bytes,
+                               cot_error *error)
+{
+    const cot_cuda_driver *const driver = g->device->driver;
+    return cot_cuda_check(driver, driver->to_device(at, from, bytes), "take weights", error);
+}
+
+/* A layer's slots, side by side on the device wherever they lie on the host. */
+static cot_status keep_slots(cot_cuda_group *g, const cot_moe_layer *layer, int rank, const void *local,
+                             cot_error *error)
+{
+    const size_t bytes = g->call.networks[0].bytes, slots = static_cast<size_t>(slots_of(&g->options));
+    const uint8_t *const from = static_cast<const uint8_t *>(local);
+    uint64_t at;
+    cot_status status = find_room(g, &at, nullptr, layer->slots, rank, slots * bytes, error);
+    if (status == COT_OK && !layer->place) return send_weights(g, at, from, slots * bytes, error);
+    for (size_t s = 0; s < slots && status == COT_OK; s++)
+        status =
+            send_weights(g, at + s * bytes, cot_moe_slot(layer, from, static_cast<int64_t>(s)), bytes, error);
+    return status;
 }
 
 /* A slot of a layer that was kept is stored anew. */
@@ -75,24 +99,23 @@ static cot_status keep_slot(cot_cuda_group *g, const cot_moe_layer *layer, int64
     const cot_cuda_kept *const found = cot_cuda_find_kept(g, nullptr, layer->slots, rank);
     if (!found || from + bytes > found->bytes)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a slot's layer was not kept");
-    return cot_cuda_check(
-        g->device->driver,
-        g->device->driver->to_device(found->at + from, static_cast<const char *>(local) + from, bytes),
-        "take weights", error);
+    return send_weights(g, found->at + from, cot_moe_slot(layer, static_cast<const uint8_t *>(local), slot),
+                        bytes, error);
 }
 
 cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, int64_t slot, int rank,
                                const void *local, cot_error *error)
 {
     const cot_moe_options *const o = &g->options;
-    const size_t experts = static_cast<size_t>(o->experts), h = static_cast<size_t>(o->expert.hidden),
-                 slots = static_cast<size_t>(slots_of(o)) * g->call.networks[0].bytes;
+    const size_t experts = static_cast<size_t>(o->experts), h = static_cast<size_t>(o->expert.hidden);
     const cot_cuda_current current(g->device);
     cot_status status = current.check(error);
     if (status == COT_OK && slot != COT_MOE_ALL_SLOTS) return keep_slot(g, layer, slot, rank, local, error);
-    if (status == COT_OK) status = keep(g, nullptr, layer->slots, rank, local, slots, error);
+    if (status == COT_OK) status = keep_slots(g, layer, rank, local, error);
     const auto keep_whole = [&](const void *host, size_t bytes) {
-        if (host && status == COT_OK) status = keep(g, host, 0, 0, host, bytes, error);
+        uint64_t at;
+        if (host && status == COT_OK) status = find_room(g, &at, host, 0, 0, bytes, error);
+        if (host && status == COT_OK) status = send_weights(g, at, host, bytes, error);
     };
     if (rank) return status;
     if (layer->gate) {

@@ -111,7 +111,9 @@ typedef struct cot_engine_info {
     int kv_homes; /* ranks that hold a KV cache of their own; 1 where every rank holds its part of all pages */
     int64_t block_tokens; /* of the prefix cache, as the options say */
     bool movable;         /* as the options say */
-    int32_t expert_slots; /* of a rank in each MoE layer, without the one that movable experts come into */
+    int32_t expert_slots; /* of a rank in each MoE layer */
+    int32_t
+        transit_places; /* of a rank, beside those: what movable experts come into, one for all layers whose experts have the same size */
 } cot_engine_info;
 /* Constant while the engine lives; owned by it. */
 const cot_engine_info *cot_engine_describe(const cot_engine *engine);
@@ -198,7 +200,7 @@ void cot_engine_moves_options_init(cot_engine_moves_options *options); /* a shar
 /* Experts go where the placement `to` has them while the engine serves: ranks that lack one get a copy of it from a rank that has it,
  * in chunks behind steps, and the copy is used once it is whole and compared; replicas that `to` has not are dropped. Which slots
  * of a rank `to` says does not matter, nor whether it names an expert there twice. A rank that is to get an expert needs a free slot in the layer for it, beside those that are in
- * use then: with one more than `to` needs on every rank, as the option `movable` gives, nothing is left undone. No text changes, where combine is "exact". What
+ * use then: with one more than `to` needs on every rank, of each layer or, as the option `movable` gives, of all together, nothing is left undone. No text changes, where combine is "exact". What
  * cannot be moved stays where it is, and serving goes on. `options` NULL: what the engine was opened with.
  *
  * cot_engine_step, cot_engine_run do the work, behind each step; with no requests left a step does nothing else, so call it until

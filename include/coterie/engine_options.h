@@ -95,8 +95,8 @@ typedef struct cot_engine_options {
         /* In place of `slots`: experts that a rank has room for in each MoE layer beside those that the placement needs
          * room for, as for replicas that are made later. Default 0. */
         int32_t spare_slots;
-        /* Whether experts are to move while the engine serves (cot_engine_move_experts): each rank gets one slot more in
-         * each MoE layer, into which copies come. */
+        /* Whether experts are to move while the engine serves (cot_engine_move_experts): each rank has room for one expert
+         * more, into which copies come, of one MoE layer at a time; its layers' slots are one pool. */
         bool movable;
         /* Moves of experts take at most this share of the median step beside each step: above 0, at most 1. Default 0.02.
          * */

@@ -566,6 +566,7 @@ class EngineInfo(Structure):
         ("block_tokens", c_int64),
         ("movable", c_bool),
         ("expert_slots", c_int32),
+        ("transit_places", c_int32),
     ]
 
 

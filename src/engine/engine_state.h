@@ -30,7 +30,8 @@ typedef struct cot_placing {
     pthread_mutex_t mutex; // of `second`: other threads read the layout in force
     bool second;           // which of both epochs is in force
     cot_expert_epoch epoch[2];
-    int32_t *held; // [MoE layers][P * slots] the expert whose weights a slot has; -1: none
+    int32_t *held;  // [MoE layers][P * slots] the expert whose weights a slot has; -1: none
+    int32_t *place; // [MoE layers][P * slots] its place in its rank's pool; -1: none
 } cot_placing;
 
 /* Experts on their way from rank to rank. */
@@ -73,7 +74,7 @@ cot_status cot_ranks_open(cot_executor *executor, cot_engine *engine, cot_error 
 void cot_ranks_close(cot_ranks *ranks);
 
 /* Begins with the engine's first layout; close either way. Errors: OUT_OF_MEMORY. */
-cot_status cot_placing_open(cot_placing *placing, const cot_expert_layout *layout, cot_error *error);
+cot_status cot_placing_open(cot_placing *placing, const cot_runner_options *runner, cot_error *error);
 void cot_placing_close(cot_placing *placing);
 /* The executor's `place`; context is the engine. Errors: INVALID_ARGUMENT: those of cot_expert_changes_check; a slot that does not
  * hold the expert's weights; what drawn routing, s-moe or its tables do not allow. UNSUPPORTED: layers share experts. */

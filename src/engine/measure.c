@@ -51,6 +51,7 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
                               .combine = numbers.combine,
                               .payload = numbers.payload,
                               .layout = &e->layout,
+                              .movable = o->experts.movable,
                               .expert_layers = o->experts.layers,
                               .op = resolved->op,
                               .sms_reserve = o->experts.sms_reserve,
@@ -170,12 +171,12 @@ static int threads_of_all(const cot_engine *e, const cot_fabric_backend *fabric)
     return !fabric->one_process && e->info.ranks > e->runner.threads ? e->info.ranks : e->runner.threads;
 }
 
-/* The experts on a rank; what huge pages add where slots are empty between them comes in `*rounding`. */
+/* The experts on a rank; what huge pages add where slots are empty between them, or experts that come, in `*rounding`. */
 static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
 {
     enum { TWO_PAGES = 4 << 20 };
     const cot_expert_layout *layout = &e->layout;
-    size_t all = 0, layers = 0, empty = 0;
+    size_t all = 0, layers = 0;
     const int64_t own = cot_runner_expert_layers(&e->runner);
     for (int32_t l = 0; l < own; l++) {
         const size_t bytes = (size_t)e->networks.slot_bytes[l];
@@ -183,9 +184,9 @@ static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
         for (int64_t i = layout->first[l]; i < layout->first[l + 1]; i++) held += layout->rank[i] == rank;
         layers += held > 0;
         all += held * bytes;
-        empty += ((size_t)layout->slots_per_rank - held) * bytes;
     }
-    *rounding = e->moving.movable || empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
+    const size_t empty = cot_runner_pools_bytes(&e->runner) - all;
+    *rounding = e->runner.movable || empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
     return all;
 }
 

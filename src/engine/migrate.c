@@ -90,8 +90,33 @@ static cot_status map_of(cot_expert_map *map, const cot_expert_layout *l, cot_er
     return status;
 }
 
-/* What is still missing, given-up moves aside, is dealt out in rounds. */
-static cot_status begin_pass(cot_migrate *m, cot_error *error)
+/* Slots of a rank's layer that are not free. */
+static int32_t slots_used(const cot_migrate *m, int32_t layer, int32_t rank)
+{
+    int32_t used = 0;
+    for (int32_t s = 0; s < m->now.slots_per_rank; s++)
+        used += m->place[place_at(m, layer, rank, s)] != COT_MIGRATE_FREE;
+    return used;
+}
+
+/* Whether the layer has on that rank more than its own places. */
+static bool is_over(const cot_migrate *m, int32_t layer, int32_t rank)
+{
+    return slots_used(m, layer, rank) > m->now.slots_per_rank - m->o.transit;
+}
+
+/* The first layer, from this one on, that has moves is in hand. */
+static void choose_layer(cot_migrate *m, int32_t from)
+{
+    m->in_hand = m->now.n_layers;
+    for (int64_t i = 0; i < m->moves; i++) {
+        const int32_t layer = m->move[i].chunk.layer;
+        if (layer >= from && layer < m->in_hand) m->in_hand = layer;
+    }
+}
+
+/* What is still missing, given-up moves aside, is dealt out in rounds; layers before `from` get no more than their own places. */
+static cot_status begin_pass(cot_migrate *m, int32_t from, cot_error *error)
 {
     cot_transfer *transfers;
     int64_t n;
@@ -121,6 +146,7 @@ static cot_status begin_pass(cot_migrate *m, cot_error *error)
                                .tries = m->o.tries};
         m->moves++;
     }
+    choose_layer(m, from);
     free(transfers);
     return COT_OK;
 }
@@ -143,17 +169,16 @@ cot_status cot_migrate_open(cot_migrate *m, const cot_migrate_options *options, 
     m->changed = calloc(experts, sizeof *m->changed);
     if (!m->place || !m->given_up || !m->differs || !m->chunk || !m->words || !m->keeps || !m->changed)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for moves of experts");
-    status = begin_pass(m, error);
+    for (size_t at = 0; at < places; at++)
+        if (m->now.expert[at] >= 0) m->place[at] = COT_MIGRATE_IN_FORCE;
+    status = begin_pass(m, 0, error);
     if (status != COT_OK) return status;
     m->copies = m->moves;
     for (int64_t i = 0; i < m->moves; i++) m->differs[m->move[i].chunk.layer] = 1;
     for (int32_t layer = 0; layer < now->n_layers; layer++)
         for (int32_t r = 0; r < now->n_ranks; r++)
             for (int32_t s = 0; s < now->slots_per_rank; s++) {
-                const int64_t at = place_at(m, layer, r, s);
-                if (m->now.expert[at] < 0) continue;
-                m->place[at] = COT_MIGRATE_IN_FORCE;
-                if (is_wanted(m, layer, r, s)) continue;
+                if (m->now.expert[place_at(m, layer, r, s)] < 0 || is_wanted(m, layer, r, s)) continue;
                 m->differs[layer] = 1;
                 m->drops++;
             }
@@ -171,11 +196,44 @@ void cot_migrate_close(cot_migrate *m)
 
 /* ---- copying ---- */
 
+/* Whether two layers share a pool. */
+static bool is_alike(const cot_migrate *m, int32_t layer, int32_t other)
+{
+    return m->o.slot_bytes[layer] == m->o.slot_bytes[other];
+}
+
+/* Whether a layer but this one has the place of their pool that is for one at a time. */
+static bool is_lent(const cot_migrate *m, int32_t layer, int32_t rank)
+{
+    for (int32_t l = 0; l < m->now.n_layers; l++)
+        if (l != layer && is_alike(m, layer, l) && is_over(m, l, rank)) return true;
+    return false;
+}
+
+/* The slot has a place from now on: its own, or that of a free slot of another layer of the pool, of which there is one. */
+static void take_place(cot_migrate *m, int32_t layer, int32_t rank, int32_t slot)
+{
+    int32_t *const place = &m->o.place[place_at(m, layer, rank, slot)];
+    for (int32_t l = 0; l < m->now.n_layers && *place < 0; l++)
+        for (int32_t s = 0; s < m->now.slots_per_rank && *place < 0; s++) {
+            const int64_t at = place_at(m, l, rank, s);
+            if (!is_alike(m, layer, l) || m->place[at] != COT_MIGRATE_FREE || m->o.place[at] < 0) continue;
+            *place = m->o.place[at];
+            m->o.place[at] = -1;
+        }
+}
+
+/* A free slot that the layer may have on that rank, of those that have a place the lowest; -1: there is none. */
 static int32_t free_slot(const cot_migrate *m, int32_t layer, int32_t rank)
 {
-    for (int32_t s = 0; s < m->now.slots_per_rank; s++)
-        if (m->place[place_at(m, layer, rank, s)] == COT_MIGRATE_FREE) return s;
-    return -1;
+    const int32_t own = m->now.slots_per_rank - m->o.transit, used = slots_used(m, layer, rank);
+    if (used >= own && (!m->o.transit || layer != m->in_hand || is_lent(m, layer, rank))) return -1;
+    int32_t slot = -1;
+    for (int32_t s = m->now.slots_per_rank - 1; s >= 0; s--) {
+        const int64_t at = place_at(m, layer, rank, s);
+        if (m->place[at] == COT_MIGRATE_FREE && (slot < 0 || m->o.place[at] >= 0)) slot = s;
+    }
+    return slot;
 }
 
 /* A round begins: its moves get a place, where there is one. */
@@ -187,6 +245,7 @@ static void reserve(cot_migrate *m, int64_t now_ns)
         if (move->state != COT_MIGRATE_WAITING || move->round != m->round) continue;
         const int32_t slot = free_slot(m, move->chunk.layer, move->chunk.to);
         if (slot < 0) continue;
+        take_place(m, move->chunk.layer, move->chunk.to, slot);
         move->chunk.to_slot = slot;
         move->state = COT_MIGRATE_RESERVED;
         move->since_ns = now_ns;
@@ -379,10 +438,11 @@ static bool awaits(const cot_migrate *m, bool draining)
     return false;
 }
 
-static bool waits(const cot_migrate *m)
+/* Whether moves wait of that layer or those behind it. */
+static bool waits_from(const cot_migrate *m, int32_t layer)
 {
     for (int64_t i = 0; i < m->moves; i++)
-        if (m->move[i].state == COT_MIGRATE_WAITING) return true;
+        if (m->move[i].state == COT_MIGRATE_WAITING && m->move[i].chunk.layer >= layer) return true;
     return false;
 }
 
@@ -401,11 +461,13 @@ cot_status cot_migrate_next(cot_migrate *m, cot_migrate_command *command, int64_
         m->begun = false;
         if (++m->round < m->rounds) continue;
         if (awaits(m, true)) return COT_OK; // places may yet become free
-        if (!m->advanced || !waits(m)) {
+        // where nothing came of a pass the layer in hand can do no more, and others may
+        const int32_t from = m->advanced ? 0 : m->o.transit ? m->in_hand + 1 : m->now.n_layers;
+        if (!waits_from(m, from)) {
             stop(m, COT_MOVE_NO_SLOT);
             break;
         }
-        const cot_status status = begin_pass(m, error);
+        const cot_status status = begin_pass(m, from, error);
         if (status != COT_OK) {
             stop(m, COT_MOVE_FAILED);
             return status;

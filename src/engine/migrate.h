@@ -20,6 +20,11 @@
  * rank has a free place more than it needs for the target: of ranks without one each loses more experts than it gets, and of
  * those that it loses one at least is not on its way to another such rank.
  *
+ * Places are those of a rank's pools, one for the layers whose slots have the same size: each layer has as many of its own as it has
+ * slots, and which place a slot has changes as moves take them. With `transit` each pool has one place more, for one layer at a time,
+ * the layer in hand, which may then have a slot more than its own on each rank; so a swap stays one epoch, and no two layers wait for
+ * each other's places. It is the first that has moves or, behind a pass that nothing came of, one behind that.
+ *
  * A move is given up, and the expert stays where it was: when it is not compared in time, when a chunk differs as often as it may
  * be sent, when there is no place, when its rank cannot take it, when the epoch is refused, when all is cancelled. Its place is
  * free at once; but where a chunk is under way, only when that is answered. Once published, a move cannot be given up. */
@@ -61,7 +66,7 @@ typedef struct cot_migrate_move {
     int64_t since_ns; // its place is reserved
 } cot_migrate_move;
 
-/* What a place of a rank is. */
+/* What a slot of a rank, and the place that it has, is. */
 typedef enum cot_migrate_place {
     COT_MIGRATE_FREE,
     COT_MIGRATE_IN_FORCE, // the epoch in force has it
@@ -74,6 +79,10 @@ typedef struct cot_migrate_options {
     const int64_t *slot_bytes; // [L], which lives on
     int64_t timeout_ns;        // of a move, from reserved to compared
     int32_t tries;             // how often a chunk is sent at most
+    /* The last slots of layers whose slots have the same size have one place of a rank together; what the target has on a rank leaves one of a
+     * layer's free. */
+    bool transit;
+    int32_t *place; // [L][P][slots] of each slot in its rank's pool, -1: none; kept up as places are taken
 } cot_migrate_options;
 
 typedef struct cot_migrate {
@@ -86,6 +95,7 @@ typedef struct cot_migrate {
     int64_t moves;
     int32_t round, rounds;
     bool placing, stopped; // PLACE is under way; no more is begun
+    int32_t in_hand;       // the layer that may have a slot more than its own; L: none
     bool begun;            // the round's moves have had their chance of a place
     bool advanced;         // this pass has published something, or a place has become free
     cot_runner_chunk *chunk;

@@ -151,7 +151,8 @@ cot_status cot_engine_move_experts(cot_engine *e, const cot_expert_map *to, cons
     if (cot_runner_expert_layers(&e->runner) < e->config->moe_layers)
         return cot_fail(error, COT_UNSUPPORTED, "layers that share experts keep them where they are");
     status = target_of(&target, e, to, name, error);
-    const cot_migrate_options protocol = {e->networks.slot_bytes, moving->timeout_ns, TRIES};
+    const cot_migrate_options protocol = {e->networks.slot_bytes, moving->timeout_ns, TRIES, moving->movable,
+                                          e->placing.place};
     if (status == COT_OK)
         status = cot_migrate_open(&moving->migrate, &protocol, &e->placing.epoch[e->placing.second].layout,
                                   &target, error);

@@ -90,6 +90,7 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->block_tokens = e->block_tokens;
     i->movable = e->moving.movable;
     i->expert_slots = e->layout.slots_per_rank - i->movable;
+    i->transit_places = cot_runner_transit_places(&e->runner);
 }
 
 /* Ranks that were started from outside each have weights of their own, and find out together. */
@@ -144,7 +145,7 @@ static cot_status start(cot_engine *e, cot_engine_resolved *options, cot_error *
     cot_loader_close(load);
     if (status == COT_OK) status = open_loop(e, error);
     if (status == COT_OK) status = open_attention_scratch(e, error);
-    if (status == COT_OK) status = cot_placing_open(&e->placing, &e->layout, error);
+    if (status == COT_OK) status = cot_placing_open(&e->placing, &e->runner, error);
     if (status != COT_OK) return status;
     e->moving.usual = (cot_engine_moves_options){given->experts.migration_share,
                                                  (double)given->experts.migration_bandwidth};

@@ -13,23 +13,36 @@ static int64_t slots_of(const cot_expert_layout *l)
     return (int64_t)l->n_ranks * l->slots_per_rank;
 }
 
-static int32_t *held_in(const cot_placing *p, int32_t layer, int32_t rank, int32_t slot)
+static int64_t slot_at(const cot_placing *p, int32_t layer, int32_t rank, int32_t slot)
 {
     const cot_expert_layout *l = &p->epoch[0].layout; // whose sizes stay
-    return &p->held[layer * slots_of(l) + rank * l->slots_per_rank + slot];
+    return layer * slots_of(l) + rank * l->slots_per_rank + slot;
 }
 
-cot_status cot_placing_open(cot_placing *p, const cot_expert_layout *layout, cot_error *error)
+static int32_t *held_in(const cot_placing *p, int32_t layer, int32_t rank, int32_t slot)
 {
+    return &p->held[slot_at(p, layer, rank, slot)];
+}
+
+cot_status cot_placing_open(cot_placing *p, const cot_runner_options *runner, cot_error *error)
+{
+    const cot_expert_layout *layout = runner->layout;
     const size_t all = (size_t)(layout->n_layers * slots_of(layout));
-    *p = (cot_placing){.held = malloc((all + 1) * sizeof *p->held)};
+    *p = (cot_placing){.held = malloc((all + 1) * sizeof *p->held),
+                       .place = malloc((all + 1) * sizeof *p->place)};
     pthread_mutex_init(&p->mutex, NULL);
-    if (!p->held) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a table of slots");
+    if (!p->held || !p->place)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a table of slots");
     cot_status status = COT_OK;
     for (int i = 0; i < 2 && status == COT_OK; i++)
         status = cot_expert_epoch_open(&p->epoch[i], layout, error);
     if (status != COT_OK) return status;
-    for (size_t i = 0; i < all; i++) p->held[i] = -1;
+    for (size_t i = 0; i < all; i++) {
+        const size_t in_layer = i % (size_t)slots_of(layout);
+        p->held[i] = -1;
+        p->place[i] = cot_runner_first_place(runner, (int32_t)(i / (size_t)slots_of(layout)),
+                                             (int32_t)(in_layer % (size_t)layout->slots_per_rank));
+    }
     for (int32_t layer = 0; layer < layout->n_layers; layer++) {
         const cot_expert_replicas r = cot_expert_layout_layer(layout, layer);
         for (int32_t e = 0; e < layout->n_experts; e++)
@@ -44,6 +57,7 @@ void cot_placing_close(cot_placing *p)
     for (int i = 0; i < 2; i++) cot_expert_epoch_close(&p->epoch[i]);
     if (p->held) pthread_mutex_destroy(&p->mutex);
     free(p->held);
+    free(p->place);
     *p = (cot_placing){0};
 }
 
@@ -120,6 +134,9 @@ static cot_status check_chunk(const cot_engine *e, const cot_runner_chunk *c, co
                         "there are %d layers and %d ranks of %d slots",
                         (int)c->from_slot, (int)c->from, (int)c->layer, (int)c->to_slot, (int)c->to,
                         (int)l->n_layers, (int)l->n_ranks, (int)l->slots_per_rank);
+    if (p->place[slot_at(p, c->layer, c->to, c->to_slot)] < 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "slot %d of rank %d has no place in layer %d",
+                        (int)c->to_slot, (int)c->to, (int)l->layers[c->layer]);
     if (is_used(l, c))
         return cot_fail(error, COT_INVALID_ARGUMENT, "slot %d of rank %d is in use in layer %d",
                         (int)c->to_slot, (int)c->to, (int)l->layers[c->layer]);
@@ -138,8 +155,14 @@ cot_status cot_engine_copy(cot_engine *e, const cot_runner_chunk *chunk, int64_t
         return cot_fail(error, COT_UNSUPPORTED, "layers that share experts keep them where they are");
     for (int64_t i = 0; i < count && status == COT_OK; i++) status = check_chunk(e, &chunk[i], error);
     if (status != COT_OK) return status;
-    for (int64_t i = 0; i < count; i++) *held_in(p, chunk[i].layer, chunk[i].to, chunk[i].to_slot) = -1;
-    status = cot_engine_group_copy(e->group, chunk, count, verdict, error);
+    cot_runner_chunk placed[COT_MAX_RANKS / 2];
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = slot_at(p, chunk[i].layer, chunk[i].to, chunk[i].to_slot);
+        placed[i] = chunk[i];
+        placed[i].place = p->place[at];
+        p->held[at] = -1;
+    }
+    status = cot_engine_group_copy(e->group, placed, count, verdict, error);
     for (int64_t i = 0; i < count; i++)
         if (chunk[i].last && verdict[i] == COT_RUNNER_SAME)
             *held_in(p, chunk[i].layer, chunk[i].to, chunk[i].to_slot) = chunk[i].expert;

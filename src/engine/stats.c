@@ -81,8 +81,10 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
     for (int64_t l = 0; l < c->layers; l++)
         networks += (double)network_bytes(weights, &e->networks.shared[l]) +
                     (double)network_bytes(&cot_moe_packed, &e->networks.dense[l]);
-    const double experts = (double)e->networks.bytes_before[c->moe_layers], // one of each layer
-        all = (double)c->layers * (double)cot_attention_weights_bytes(&e->whole.attention[0]) + networks,
+    double experts = 0; // one of each layer
+    for (int64_t m = 0; m < c->moe_layers; m++) experts += (double)e->networks.slot_bytes[m];
+    const double all = (double)c->layers * (double)cot_attention_weights_bytes(&e->whole.attention[0]) +
+                       networks,
                  position = (double)c->layers * (double)position_bytes(e),
                  group = (double)c->heads / (double)(c->attention == COT_ATTENTION_MLA ? 1 : c->kv_heads);
     prior[COT_COST_FIXED] = STEP + all + (double)head_bytes(e);

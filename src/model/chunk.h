@@ -6,9 +6,10 @@
 typedef struct cot_runner_chunk {
     int32_t layer, expert; // layer: its number among MoE layers
     int32_t from, from_slot, to, to_slot;
-    int64_t begin, bytes; // of the slot
+    int64_t begin, bytes; // of the slot; begin 0: the first
     int32_t last;         // the slot is whole with it
     int32_t move;         // whose chunk it is, as whoever asks for it counts
+    int32_t place;        // of the pool of `to`, that to_slot has from its first chunk on
 } cot_runner_chunk;
 
 /* What became of it. */

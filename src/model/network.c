@@ -73,11 +73,12 @@ static void replay(cot_runner *r, int64_t moe_layer, cot_moe_layer *moe, int64_t
 cot_moe_layer cot_runner_moe_layer(const cot_runner *r, int64_t layer, int64_t moe_layer)
 {
     const cot_layer_weights *w = &r->o.whole->layers[layer];
-    const int32_t own = (int32_t)(moe_layer % cot_runner_expert_layers(&r->o));
+    const int32_t own = (int32_t)(moe_layer % cot_runner_expert_layers(&r->o)); // whose slots it has
     return (cot_moe_layer){.gate = &w->gate,
                            .placement = cot_expert_layout_layer(r->slots.layout, (int32_t)moe_layer),
-                           .slots = cot_runner_slot_at(r, own, 0),
+                           .slots = cot_runner_place_at(r, own, r->slots.pool[own].first),
                            .slot_bytes = (size_t)r->o.networks->slot_bytes[own],
+                           .place = cot_runner_places_of(r, own),
                            .shared = w->shared,
                            .shared_gate = w->shared_mix,
                            .unsound_pass = true};

@@ -67,8 +67,7 @@ cot_status cot_networks_open(cot_networks *n, const cot_checkpoint *checkpoint,
     n->shared = calloc(layers, sizeof *n->shared);
     n->dense = calloc(layers, sizeof *n->dense);
     n->slot_bytes = calloc(layers, sizeof *n->slot_bytes);
-    n->bytes_before = calloc(layers + 1, sizeof *n->bytes_before);
-    if (!n->expert || !n->shared || !n->dense || !n->slot_bytes || !n->bytes_before)
+    if (!n->expert || !n->shared || !n->dense || !n->slot_bytes)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the shapes of %zu layers", layers);
     if (!c->moe_layers) fill_experts(n, checkpoint, precision, 0); // of the operator that is never called
     int64_t m = 0;
@@ -79,7 +78,6 @@ cot_status cot_networks_open(cot_networks *n, const cot_checkpoint *checkpoint,
             const int64_t bytes = (int64_t)weights->slot_bytes(cot_networks_expert(n, l, e));
             if (bytes > n->slot_bytes[m]) n->slot_bytes[m] = bytes;
         }
-        n->bytes_before[m + 1] = n->bytes_before[m] + n->slot_bytes[m];
         m++;
     }
     return COT_OK;
@@ -87,6 +85,6 @@ cot_status cot_networks_open(cot_networks *n, const cot_checkpoint *checkpoint,
 
 void cot_networks_close(cot_networks *n)
 {
-    free(n->expert), free(n->shared), free(n->dense), free(n->slot_bytes), free(n->bytes_before);
+    free(n->expert), free(n->shared), free(n->dense), free(n->slot_bytes);
     *n = (cot_networks){0};
 }

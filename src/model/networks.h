@@ -12,7 +12,6 @@ typedef struct cot_networks {
     cot_ffn_shape *shared; // [L]
     cot_ffn_shape *dense;  // [L]
     int64_t *slot_bytes;   // [M] what the operator takes for the widest expert of the layer
-    int64_t *bytes_before; // [M + 1] the sum of slot_bytes of the MoE layers before
 } cot_networks;
 
 /* Finds what the checkpoint stores of each network and what that becomes in this precision, slots as `weights` keeps them. Close either

@@ -79,8 +79,7 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
     size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
     size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
     const struct block all[] = {
-        {&r->slots.at, (size_t)(r->o.networks->bytes_before[cot_runner_expert_layers(&r->o)] *
-                                r->o.layout->slots_per_rank)},
+        {&r->slots.at, cot_runner_pools_bytes(&r->o)},
         {&r->results.logits_at, logits},
         {&r->results.routed_experts_at, routed * sizeof(uint16_t)},
         {&r->results.routed_weights_at, routed * sizeof(float)},
@@ -194,6 +193,7 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
     for (int i = 0; i < 2 && status == COT_OK; i++)
         status = cot_expert_epoch_open(&r->slots.epoch[i], options->layout, error);
     r->slots.layout = &r->slots.epoch[0].layout;
+    if (status == COT_OK) status = cot_runner_open_slots(r, error);
     if (status == COT_OK) status = allocate(r, load, error);
     if (status == COT_OK) {
         cot_runner_fill_slots(r, load);
@@ -218,6 +218,8 @@ void cot_runner_close(cot_runner *r)
     cot_collectives_close(r->collectives);
     cot_arena_close(&r->arena);
     for (int i = 0; i < 2; i++) cot_expert_epoch_close(&r->slots.epoch[i]);
+    free(r->slots.pool);
+    free(r->slots.place);
     free(r->heads.own_weights);
     free(r);
 }

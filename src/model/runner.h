@@ -23,6 +23,7 @@ typedef struct cot_runner_options {
     cot_pool *pool;                  // may be NULL
     int threads;                     // that may work for this rank at once, itself included
     const cot_expert_layout *layout; // of the model's MoE layers over the group's ranks, at first
+    bool movable;                    // the last slots of layers that share a pool have one place together
     /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot, in turn.
      * 0: all have. */
     int64_t expert_layers;
@@ -68,6 +69,19 @@ typedef struct cot_rank_stats {
 
 /* How many MoE layers have experts of their own. */
 int64_t cot_runner_expert_layers(const cot_runner_options *options);
+/* Places of a rank: layers whose slots have the same size share a pool, in which each has as many of its own as it has slots; where experts
+ * are movable its last slot has none, and one place more is for all layers of the pool. */
+typedef struct cot_runner_pool {
+    size_t at;     // bytes of the pools before
+    int32_t first; // of the layer's own places; `own` of them follow one another
+    int32_t own, places;
+} cot_runner_pool;
+cot_runner_pool cot_runner_pool_of(const cot_runner_options *options, int32_t layer);
+size_t cot_runner_pools_bytes(const cot_runner_options *options);
+/* Places of a rank that no layer has for its own: one a pool where experts are movable. */
+int32_t cot_runner_transit_places(const cot_runner_options *options);
+/* The place that a slot of a MoE layer has at first in its pool, alike on all ranks; -1: none. */
+int32_t cot_runner_first_place(const cot_runner_options *options, int32_t layer, int32_t slot);
 
 /* What a step's report takes from a rank, counted since it was opened. */
 typedef struct cot_step_counts {

@@ -24,12 +24,20 @@ struct cot_runner {
     cot_runner_sent sent; // where exchanges are counted
 };
 
-/* Where a slot begins, on every rank. */
-static inline cot_sym cot_runner_slot_at(const cot_runner *r, int32_t layer, int32_t slot)
+/* Where a place of the layer's pool begins, on every rank. */
+static inline cot_sym cot_runner_place_at(const cot_runner *r, int64_t layer, int64_t place)
 {
-    const cot_networks *n = r->o.networks;
-    return r->slots.at +
-           (size_t)(n->bytes_before[layer] * r->slots.layout->slots_per_rank + n->slot_bytes[layer] * slot);
+    return r->slots.at + r->slots.pool[layer].at + (size_t)(place * r->o.networks->slot_bytes[layer]);
+}
+/* The places of the layer's slots on this rank [slots]. */
+static inline int32_t *cot_runner_places_of(const cot_runner *r, int64_t layer)
+{
+    return r->slots.place + layer * r->o.layout->slots_per_rank;
+}
+static inline uint8_t *cot_runner_slot(const cot_runner *r, int32_t layer, int32_t slot)
+{
+    const int32_t own = r->slots.pool[layer].first;
+    return cot_local(r->fabric, cot_runner_place_at(r, layer, own + cot_runner_places_of(r, layer)[slot]));
 }
 /* Words of one rank's part of sent.at; 0 where exchanges are not counted. */
 static inline size_t cot_runner_sent_words(const cot_runner *r, int ranks)

@@ -1,7 +1,78 @@
 /* Slots: filled from the checkpoint, found by an epoch's layout, copied from rank to rank a chunk at a time. */
 #include "model/runner_state.h"
 
+#include "base/error.h"
+
+#include <stdlib.h>
 #include <xxhash.h>
+
+/* ---- places ---- */
+
+/* The first of the layers that share the layer's pool. */
+static int32_t first_alike(const cot_runner_options *o, int32_t layer)
+{
+    const int64_t *bytes = o->networks->slot_bytes;
+    int32_t first = 0;
+    while (bytes[first] != bytes[layer]) first++;
+    return first;
+}
+
+cot_runner_pool cot_runner_pool_of(const cot_runner_options *o, int32_t layer)
+{
+    const int32_t head = first_alike(o, layer), own = o->layout->slots_per_rank - o->movable;
+    cot_runner_pool pool = {.own = own, .places = o->movable};
+    for (int32_t l = 0; l < cot_runner_expert_layers(o); l++) {
+        const int32_t other = first_alike(o, l), shared = o->movable && other == l;
+        if (other < head) pool.at += (size_t)(own + shared) * (size_t)o->networks->slot_bytes[l];
+        if (other != head) continue;
+        if (l < layer) pool.first += own;
+        pool.places += own;
+    }
+    return pool;
+}
+
+int32_t cot_runner_transit_places(const cot_runner_options *o)
+{
+    int32_t pools = 0;
+    for (int32_t l = 0; l < cot_runner_expert_layers(o); l++) pools += first_alike(o, l) == l;
+    return o->movable ? pools : 0;
+}
+
+size_t cot_runner_pools_bytes(const cot_runner_options *o)
+{
+    size_t bytes = 0;
+    for (int32_t l = 0; l < cot_runner_expert_layers(o); l++)
+        if (first_alike(o, l) == l)
+            bytes += (size_t)cot_runner_pool_of(o, l).places * (size_t)o->networks->slot_bytes[l];
+    return bytes;
+}
+
+int32_t cot_runner_first_place(const cot_runner_options *o, int32_t layer, int32_t slot)
+{
+    const cot_runner_pool pool = cot_runner_pool_of(o, layer);
+    if (slot < pool.own) return pool.first + slot;
+    return first_alike(o, layer) == layer ? pool.places - 1
+                                          : -1; // what layers share is the first one's at first
+}
+
+cot_status cot_runner_open_slots(cot_runner *r, cot_error *error)
+{
+    const int32_t layers = (int32_t)cot_runner_expert_layers(&r->o), slots = r->o.layout->slots_per_rank;
+    r->slots.pool = calloc((size_t)layers + 1, sizeof *r->slots.pool);
+    r->slots.place = calloc((size_t)layers * (size_t)slots + 1, sizeof *r->slots.place);
+    if (!r->slots.pool || !r->slots.place)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a table of slots");
+    for (int32_t l = 0; l < layers; l++) {
+        r->slots.pool[l] = cot_runner_pool_of(&r->o, l);
+        for (int32_t s = 0; s < slots; s++) {
+            const int32_t place = cot_runner_first_place(&r->o, l, s);
+            if (place >= 0) cot_runner_places_of(r, l)[s] = place - r->slots.pool[l].first;
+        }
+    }
+    return COT_OK;
+}
+
+/* ---- slots ---- */
 
 void cot_runner_fill_slots(cot_runner *r, cot_loader *load)
 {
@@ -11,7 +82,7 @@ void cot_runner_fill_slots(cot_runner *r, cot_loader *load)
             for (int32_t i = replicas.begin[e]; i < replicas.begin[e + 1]; i++)
                 if (replicas.rank[i] == r->fabric->rank)
                     cot_expert_walk(r->o.networks, r->o.op->weights, r->slots.layout->layers[m], e,
-                                    cot_local(r->fabric, cot_runner_slot_at(r, m, replicas.slot[i])), load);
+                                    cot_runner_slot(r, m, replicas.slot[i]), load);
     }
 }
 
@@ -40,11 +111,10 @@ cot_status cot_runner_keep_layers(cot_runner *r, cot_error *error)
 static void send(cot_runner *r, const cot_runner_chunk *c)
 {
     cot_fabric *fabric = r->fabric;
-    const uint8_t *own =
-        (const uint8_t *)cot_local(fabric, cot_runner_slot_at(r, c->layer, c->from_slot)) + c->begin;
+    const uint8_t *own = cot_runner_slot(r, c->layer, c->from_slot) + c->begin;
     const uint64_t sum = XXH3_64bits(own, (size_t)c->bytes);
     const cot_sym word = (cot_sym)fabric->rank * sizeof sum;
-    cot_put(fabric, c->to, cot_runner_slot_at(r, c->layer, c->to_slot) + (cot_sym)c->begin, own,
+    cot_put(fabric, c->to, cot_runner_place_at(r, c->layer, c->place) + (cot_sym)c->begin, own,
             (size_t)c->bytes, COT_PHASE_MIGRATION);
     cot_put_signal(fabric, c->to, r->slots.sums_at + word, &sum, sizeof sum, r->slots.sums_signals + word,
                    r->slots.copies, COT_PHASE_MIGRATION);
@@ -63,11 +133,11 @@ static cot_status receive(cot_runner *r, const cot_runner_chunk *c, cot_runner_v
 {
     cot_fabric *fabric = r->fabric;
     const cot_sym word = (cot_sym)c->from * sizeof(uint64_t);
+    cot_runner_places_of(r, c->layer)[c->to_slot] = c->place - r->slots.pool[c->layer].first;
     cot_status status =
         cot_wait(fabric, r->slots.sums_signals + word, r->slots.copies, c->from, COT_PHASE_MIGRATION, error);
     if (status != COT_OK) return status;
-    const uint8_t *own =
-        (const uint8_t *)cot_local(fabric, cot_runner_slot_at(r, c->layer, c->to_slot)) + c->begin;
+    const uint8_t *own = cot_runner_slot(r, c->layer, c->to_slot) + c->begin;
     const uint64_t *sum = cot_local(fabric, r->slots.sums_at + word);
     *verdict = XXH3_64bits(own, (size_t)c->bytes) == *sum ? COT_RUNNER_SAME : COT_RUNNER_DIFFERS;
     if (*verdict != COT_RUNNER_SAME || !c->last) return COT_OK;

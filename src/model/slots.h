@@ -7,12 +7,16 @@
 typedef struct cot_runner_slots {
     cot_expert_epoch epoch[2];       // the one in force, and room for the one that follows
     const cot_expert_layout *layout; // of the epoch in force
-    cot_sym at;                      // [MoE layers][slots of a rank][slot_bytes of the layer]
+    cot_sym at;                      // all pools
+    cot_runner_pool *pool;           // [MoE layers]
+    int32_t *place; // [MoE layers][slots of a rank] this rank's, counted from the first of the layer's own
     cot_sym sums_at,
         sums_signals; // [P]: the checksum of the last chunk of each rank, and a signal that raises with it
     uint64_t copies;  // commands to copy so far
 } cot_runner_slots;
 
+/* Each slot has a place, as at first (cot_runner_first_place). Errors: OUT_OF_MEMORY. */
+cot_status cot_runner_open_slots(cot_runner *r, cot_error *error);
 /* The slots of this rank: what is read into them is recorded. */
 void cot_runner_fill_slots(cot_runner *r, cot_loader *load);
 /* Gives the operator all layers, where it keeps weights elsewhere than in the slots. */

@@ -15,14 +15,22 @@ typedef struct cot_moe_layer {
     const uint16_t *replayed_experts;
     const float *replayed_weights;
     cot_expert_replicas placement; // the same on all ranks
-    cot_sym slots;                 // this layer's slots on every rank,
+    cot_sym slots;                 // this layer's, of no other, on every rank
     size_t
         slot_bytes; // from one to the next: as the operator's weights have it for the widest of its experts
+    const int32_t
+        *place; // [slots] of this rank: so many slots behind `slots`, or before, each lies; NULL: in turn
     const uint8_t *shared;    // shared expert's weights, whole on every rank, or NULL
     const float *shared_gate; // [H]: the shared expert's output times sigmoid(x . shared_gate); NULL: times 1
     /* A token whose gate is not finite is no error: its row of y is NaN, all others are as they would be. */
     bool unsound_pass;
 } cot_moe_layer;
+
+/* A slot's weights, where `slots` is what the layer calls so. */
+static inline const uint8_t *cot_moe_slot(const cot_moe_layer *layer, const uint8_t *slots, int64_t slot)
+{
+    return slots + (layer->place ? layer->place[slot] : slot) * (ptrdiff_t)layer->slot_bytes;
+}
 
 /* How the rows of a token's experts become one. X(NAME, "as --combine spells it") */
 #define COT_COMBINE_LIST(X)                                                                                  \

@@ -261,7 +261,8 @@ void cot_metrics_write_moves(cot_prometheus *out, const cot_backend_moves *m, bo
 {
     writer w = {out, {{"engine", "0"}, {"model_name", model}}};
     const char *seconds_name = "coterie:expert_move_seconds_total";
-    const int64_t slots = placement->layers * (int64_t)placement->ranks * placement->slots;
+    const int64_t slots =
+        placement->ranks * (placement->layers * (int64_t)placement->own_slots + placement->transit);
     cot_prometheus_metric(out, "coterie:expert_moves_total", "counter",
                           "Replicas of experts that were to be made or dropped, by what became of them.");
     write_move(&w, "copy", "done", m->copied);

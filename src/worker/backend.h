@@ -115,7 +115,9 @@ typedef struct cot_backend_placement {
     int32_t layers, experts; // of each layer
     int64_t top_k;
     uint64_t epoch;       // how often that has changed
-    int32_t ranks, slots; // slots: of each rank and layer
+    int32_t ranks, slots; // slots: of each rank and layer;
+    int32_t own_slots;    // so many of them have a place of their own;
+    int32_t transit;      // places of a rank beside those, which layers take in turn
     int32_t *layer;       // [layers] the model's numbers of its MoE layers
     int32_t *
         begin; // [layers][experts + 1] replicas of expert e of a layer l are those from first[l] + begin[e] on

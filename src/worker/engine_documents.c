@@ -94,6 +94,8 @@ cot_status cot_worker_placement_of(cot_backend_placement *out, cot_engine *engin
                                    .epoch = epoch,
                                    .ranks = layout.n_ranks,
                                    .slots = layout.slots_per_rank,
+                                   .own_slots = cot_engine_describe(engine)->expert_slots,
+                                   .transit = cot_engine_describe(engine)->transit_places,
                                    .layer = layout.layers,
                                    .begin = layout.begin,
                                    .first = layout.first,

@@ -45,7 +45,15 @@ mutant 's/move->asked ? COT_MIGRATE_DRAINING : COT_MIGRATE_FREE;/COT_MIGRATE_TAK
 # what is reserved for one is free for others
 mutant 's/m->place\[place_of(m, move)\] = COT_MIGRATE_TAKEN;/;/'
 # any place will do
-mutant 's/if (m->place\[place_at(m, layer, rank, s)\] == COT_MIGRATE_FREE) return s;/return s;/'
+mutant 's/if (m->place\[at\] == COT_MIGRATE_FREE \&\& (slot < 0/if ((slot < 0/'
+# the place of a slot in use is taken; or a free slot's, which keeps it
+mutant 's/if (!is_alike(m, layer, l) || m->place\[at\] != COT_MIGRATE_FREE || m->o.place\[at\] < 0) continue;/if (!is_alike(m, layer, l) || m->o.place[at] < 0) continue;/'
+mutant 's/            m->o.place\[at\] = -1;/;/'
+# a place of another pool is taken
+mutant 's/if (!is_alike(m, layer, l) || m->place\[at\]/if (m->place\[at\]/'
+# any layer takes what is for one at a time; one does though another has it
+mutant 's/if (used >= own \&\& (!m->o.transit || layer != m->in_hand || is_lent(m, layer, rank)))/if (used >= own \&\& (!m->o.transit || is_lent(m, layer, rank)))/'
+mutant 's/if (used >= own \&\& (!m->o.transit || layer != m->in_hand || is_lent(m, layer, rank)))/if (used >= own \&\& (!m->o.transit || layer != m->in_hand))/'
 # ---- copying ----
 # two chunks of one rank at a time
 mutant 's/ || move->round != m->round) continue;/) continue;/'
@@ -91,6 +99,6 @@ mutant 's/    \*given_up(m, move->chunk.layer, move->chunk.expert, move->chunk.t
 mutant 's/        if (awaits(m, true)) return COT_OK;.*/;/'
 mutant 's/if (!awaits(m, true)) command->kind/command->kind/'
 # one pass is enough; no layer is published while a move waits, though it is for a place
-mutant 's/if (!m->advanced || !waits(m)) {/if (true) {/'
+mutant 's/if (!waits_from(m, from)) {/if (true) {/'
 mutant '/^static bool is_ready/,/^}/s/m->move\[i\].round > m->round)/true)/'
 exit $missed

@@ -314,16 +314,16 @@ static void bad_epochs_are_refused(void **state)
     const struct {
         cot_runner_chunk chunk;
         const char *message;
-    } nowhere[] = {{{-1, 0, 0, 0, 1, 0, 0, 64, 0, 0}, "there are"},
-                   {{1 << 20, 0, 0, 0, 1, 0, 0, 64, 0, 0}, "there are"},
-                   {{0, 0, -1, 0, 1, 0, 0, 64, 0, 0}, "there are"},
-                   {{0, 0, RANKS, 0, 1, 0, 0, 64, 0, 0}, "there are"},
-                   {{0, 0, 0, -1, 1, 0, 0, 64, 0, 0}, "there are"},
-                   {{0, 0, 0, 1 << 20, 1, 0, 0, 64, 0, 0}, "there are"},
-                   {{0, 0, 0, 0, RANKS, 0, 0, 64, 0, 0}, "there are"},
-                   {{0, 0, 0, 0, 1, 1 << 20, 0, 64, 0, 0}, "there are"},
-                   {{0, 0, 0, 0, 1, 0, 0, 64, 0, 0}, "in use"},
-                   {{0, 1, 0, 0, 1, last, 0, 64, 0, 0}, "does not hold expert 1"}};
+    } nowhere[] = {{{-1, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0}, "there are"},
+                   {{1 << 20, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0}, "there are"},
+                   {{0, 0, -1, 0, 1, 0, 0, 64, 0, 0, 0}, "there are"},
+                   {{0, 0, RANKS, 0, 1, 0, 0, 64, 0, 0, 0}, "there are"},
+                   {{0, 0, 0, -1, 1, 0, 0, 64, 0, 0, 0}, "there are"},
+                   {{0, 0, 0, 1 << 20, 1, 0, 0, 64, 0, 0, 0}, "there are"},
+                   {{0, 0, 0, 0, RANKS, 0, 0, 64, 0, 0, 0}, "there are"},
+                   {{0, 0, 0, 0, 1, 1 << 20, 0, 64, 0, 0, 0}, "there are"},
+                   {{0, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0}, "in use"},
+                   {{0, 1, 0, 0, 1, last, 0, 64, 0, 0, 0}, "does not hold expert 1"}};
     for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
         cot_runner_verdict verdict;
         cot_runner_chunk chunk = nowhere[i].chunk;
@@ -403,7 +403,7 @@ static void a_slot_that_does_not_come(void **state)
         int32_t from = 0;
         while (t.in[0][from / t.slots][from % t.slots] != 1) from++;
         const cot_runner_chunk c = {
-            0, 1, from / t.slots, from % t.slots, rank, last, 0, engine->networks.slot_bytes[0], 1, 0};
+            0, 1, from / t.slots, from % t.slots, rank, last, 0, engine->networks.slot_bytes[0], 1, 0, 0};
         cot_runner_verdict verdict = COT_RUNNER_SAME;
         const cot_status status = cot_engine_copy(engine, &c, 1, &verdict, &error);
         if (goes == CHANGED) {
@@ -451,7 +451,7 @@ static void texts_stay_over_openshmem(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "rank") == 0) return moving_rank(RANKS, live_as_rank);
+    if (argc == 2 && strcmp(argv[1], "rank") == 0) return moving_rank(RANKS, false, live_as_rank);
     if (golden_absent("test_epochs")) return SKIPPED;
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_stay), cmocka_unit_test(bad_epochs_are_refused),
                                        cmocka_unit_test(a_slot_that_does_not_come),

@@ -13,27 +13,36 @@
 
 enum { RANKS = 3, EXPERTS = 6, SLOTS = 3, PLACES = RANKS * SLOTS, SLOT_BYTES = 100 };
 
-static void layout_of(const int32_t place[PLACES], cot_expert_layout *l)
+static void layout_of(const int32_t *slot, int32_t layers, cot_expert_layout *l)
 {
     cot_expert_map map;
-    const int32_t number = 0;
-    assert_int_equal(cot_expert_map_new(&map, 1, EXPERTS, RANKS, SLOTS, NULL), COT_OK);
-    memcpy(map.expert, place, PLACES * sizeof *place);
-    const cot_expert_layout_shape shape = {1, EXPERTS, RANKS, &number, SLOTS};
+    static const int32_t numbers[] = {0, 1, 2};
+    assert_int_equal(cot_expert_map_new(&map, layers, EXPERTS, RANKS, SLOTS, NULL), COT_OK);
+    memcpy(map.expert, slot, (size_t)(layers * PLACES) * sizeof *slot);
+    const cot_expert_layout_shape shape = {layers, EXPERTS, RANKS, numbers, SLOTS};
     assert_int_equal(cot_expert_layout_of_map(l, &shape, &map, "a", NULL), COT_OK);
     cot_expert_map_free(&map);
 }
 
-static void open_from(cot_migrate *m, const int32_t now[PLACES], const int32_t to[PLACES])
+/* `place` [layers][PLACES], of each rank's pool. */
+static void open_layers(cot_migrate *m, int32_t layers, bool transit, const int32_t *now, const int32_t *to,
+                        int32_t *place)
 {
-    static const int64_t slot_bytes[] = {SLOT_BYTES};
-    const cot_migrate_options options = {slot_bytes, 50, 2};
+    static const int64_t slot_bytes[] = {SLOT_BYTES, SLOT_BYTES, SLOT_BYTES};
+    const cot_migrate_options options = {slot_bytes, 50, 2, transit, place};
     cot_expert_layout from, target;
-    layout_of(now, &from);
-    layout_of(to, &target);
+    layout_of(now, layers, &from);
+    layout_of(to, layers, &target);
     assert_int_equal(cot_migrate_open(m, &options, &from, &target, NULL), COT_OK);
     cot_expert_layout_free(&from);
     cot_expert_layout_free(&target);
+}
+
+static void open_from(cot_migrate *m, const int32_t now[PLACES], const int32_t to[PLACES])
+{
+    static int32_t place[PLACES];
+    for (int i = 0; i < PLACES; i++) place[i] = i % SLOTS;
+    open_layers(m, 1, false, now, to, place);
 }
 
 static cot_migrate_command next(cot_migrate *m, int64_t bytes, int64_t now_ns)
@@ -68,7 +77,7 @@ static void run(cot_migrate *m, int *commands, int *chunks, int *epochs)
 
 static void assert_holds(const cot_migrate *m, const int32_t to[PLACES])
 {
-    for (int r = 0; r < RANKS; r++)
+    for (int r = 0; r < RANKS * m->now.n_layers; r++) // ranks of one layer, of the next
         for (int32_t e = 0; e < EXPERTS; e++) {
             int has = 0, wants = 0;
             for (int s = 0; s < SLOTS; s++) {
@@ -274,6 +283,69 @@ static void without_a_free_slot_nothing_moves(void **state)
     assert_stays(&m, COT_MOVE_NO_SLOT, 2, stuck);
 }
 
+/* Two layers of ranks that are full but for one place each: it goes from layer to layer, each takes it in turn, and a place that a
+ * layer has left is the next one's. */
+static void one_place_more_serves_all_layers(void **state)
+{
+    (void)state;
+    static const int32_t now[2 * PLACES] = {0, 1, -1, 2, 3, -1, 4, 5, -1, 5, 4, -1, 3, 2, -1, 1, 0, -1},
+                                 swaps[2 * PLACES] = {2, 1, -1, 0, 3, -1, 4, 5, -1,
+                                                      5, 2, -1, 3, 4, -1, 1, 0, -1},
+                                 rings[2 * PLACES] = {2, 3, -1, 4, 5, -1, 0, 1, -1,
+                                                      3, 2, -1, 1, 0, -1, 5, 4, -1};
+    const int32_t *const to[] = {swaps, rings};
+    for (int way = 0; way < 2; way++) {
+        cot_migrate m;
+        int commands, chunks, epochs;
+        int32_t place[2 * PLACES], seen[RANKS] = {0};
+        for (int i = 0; i < 2 * PLACES; i++)
+            place[i] = i % SLOTS < SLOTS - 1 ? i / PLACES * (SLOTS - 1) + i % SLOTS : i < PLACES ? 4 : -1;
+        open_layers(&m, 2, true, now, to[way], place);
+        run(&m, &commands, &chunks, &epochs);
+        assert_holds(&m, to[way]);
+        assert_int_equal(m.copied, way ? 12 : 4);
+        if (!way) assert_int_equal(epochs, 2); // a swap is two copies and one epoch
+        for (int i = 0; i < 2 * PLACES; i++)
+            if (place[i] >= 0) seen[i % PLACES / SLOTS] |= 1 << place[i];
+        for (int r = 0; r < RANKS; r++) assert_int_equal(seen[r], (1 << (2 * (SLOTS - 1) + 1)) - 1);
+        cot_migrate_close(&m);
+    }
+}
+
+/* The second layer keeps what layers share on two ranks, since its copies cannot be taken: the first can do nothing then, and the
+ * third what it can without. */
+static void a_layer_that_is_stuck_lets_others_pass(void **state)
+{
+    (void)state;
+    static const int32_t now[3 * PLACES] = {0, 1,  -1, 2,  3, -1, 4,  5, -1, 0,  1, 2, 3, 4,
+                                            5, -1, -1, -1, 0, 1,  -1, 2, 3,  -1, 4, 5, -1},
+                                 to[3 * PLACES] = {2,  1, -1, 0,  3, -1, 4,  5, -1, 0,  1, -1, 3, 4,
+                                                   -1, 2, 5,  -1, 4, 1,  -1, 2, 3,  -1, 0, 5,  -1};
+    cot_migrate m;
+    int32_t place[3 * PLACES];
+    for (int i = 0; i < 3 * PLACES; i++) {
+        const int32_t layer = i / PLACES, slot = i % SLOTS;
+        place[i] = slot < SLOTS - 1 ? layer * (SLOTS - 1) + slot : layer == 1 ? 3 * (SLOTS - 1) : -1;
+    }
+    open_layers(&m, 3, true, now, to, place);
+    for (cot_migrate_command c = next(&m, SLOT_BYTES, 0); c.kind != COT_MIGRATE_OVER;
+         c = next(&m, SLOT_BYTES, 0)) {
+        assert_int_not_equal(c.kind, COT_MIGRATE_NOTHING);
+        if (c.kind == COT_MIGRATE_PLACE) {
+            cot_migrate_placed(&m, true);
+            continue;
+        }
+        for (int i = 0; i < c.chunks; i++)
+            cot_migrate_copied(&m, c.chunk[i].move,
+                               c.chunk[i].layer == 1 ? COT_RUNNER_FAILED : COT_RUNNER_SAME);
+    }
+    assert_int_equal(m.gone[COT_MOVE_FAILED], 2);
+    assert_int_equal(m.gone[COT_MOVE_NO_SLOT], 2);
+    assert_int_equal(m.copied, 2);
+    assert_int_equal(m.dropped, 2);
+    cot_migrate_close(&m);
+}
+
 /* ---- what may be sent ---- */
 
 /* Steps of drawn times; what a byte takes is drawn too, and changes. Chunks never take more than a share of the steps' medians and one
@@ -333,6 +405,8 @@ int main(void)
                                        cmocka_unit_test(what_is_given_up_stays),
                                        cmocka_unit_test(half_a_swap),
                                        cmocka_unit_test(without_a_free_slot_nothing_moves),
+                                       cmocka_unit_test(one_place_more_serves_all_layers),
+                                       cmocka_unit_test(a_layer_that_is_stuck_lets_others_pass),
                                        cmocka_unit_test(chunks_take_their_share),
                                        cmocka_unit_test(bandwidth_and_idleness)};
     return cmocka_run_group_tests(tests, NULL, NULL);

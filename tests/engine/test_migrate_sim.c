@@ -2,10 +2,11 @@
  * its own pace; chunks come late, changed or both, answers come late or much later than a move may take, epochs are refused, all is
  * cancelled at any moment. Ten thousand drawn schedules, two to four ranks. At any time:
  *
- *     1. each place that the epoch of any rank has holds its expert, whole, and each expert has one;
+ *     1. each slot that the epoch of any rank has holds its expert, whole, in the place that its rank knows, and each expert has one;
  *     2. no chunk is on its way to a place that any rank's epoch has, or will have before the chunk is answered; nor are two to one place;
- *     3. no rank takes part in two chunks of one command;
- *     4. at the end each place is free or of the epoch in force, all ranks have that epoch, every move has come or been given up with
+ *     3. without faults, and where none was so at first, one layer at a time has more than its own places on a rank;
+ *     4. no rank takes part in two chunks of one command;
+ *     5. at the end each place is free or of the epoch in force, all ranks have that epoch, every move has come or been given up with
  *        a reason; without faults and with a free place a rank and layer the target is reached; with them all of it but what was
  *        given up; nothing is published after a cancellation but what is under way then. */
 #include "harness/cmocka.h"
@@ -22,10 +23,11 @@
 enum {
     SCHEDULES = 10000,
     RANKS = 4,
-    LAYERS = 2,
+    LAYERS = 3,
     EXPERTS = 6,
     SLOTS = 5,
     UNITS = 5,
+    PLACES = LAYERS * SLOTS,
     PLANS = 1024,
     FLIGHTS = 64
 };
@@ -52,11 +54,15 @@ struct flight {
 struct world {
     uint64_t seed;
     int ranks, layers, experts, slots;
-    int64_t units[LAYERS]; // of a slot of each layer
-    bool faults;
+    int64_t units[LAYERS]; // of a slot of each layer; layers that have as many share a pool
+    bool faults, transit,
+        lent; // transit: the last slots of a pool have one place together; lent: and some had it at first
+    int32_t place_of[PLACES * RANKS]; // rank 0's account: [layers][ranks][slots]
     cot_migrate m;
     table target;
-    int8_t memory[RANKS][LAYERS][SLOTS][UNITS];
+    int places[UNITS + 1];                          // of the pool of slots of so many units
+    int8_t memory[RANKS][UNITS + 1][PLACES][UNITS]; // of each pool
+    int32_t known[RANKS][LAYERS][SLOTS];            // each rank's own: the places of its slots
     table epoch[RANKS];
     struct plan plan[PLANS];
     int plans, done[RANKS]; // of the plans, each rank
@@ -148,6 +154,10 @@ static void change_table(struct world *w, table t, int most)
         } else {
             t[l][a][x] = at_b;
             t[l][b][y] = at_a;
+            const int own = w->slots - w->transit;
+            if (used(w, t, l, a) <= own && used(w, t, l, b) <= own) continue;
+            t[l][a][x] = at_a; // no target may have that
+            t[l][b][y] = at_b;
         }
     }
 }
@@ -155,7 +165,7 @@ static void change_table(struct world *w, table t, int most)
 static void layout_of(const struct world *w, table t, cot_expert_layout *l)
 {
     cot_expert_map map;
-    int32_t numbers[LAYERS] = {0, 1};
+    int32_t numbers[LAYERS] = {0, 1, 2};
     assert_int_equal(cot_expert_map_new(&map, w->layers, w->experts, w->ranks, w->slots, NULL), COT_OK);
     for (int layer = 0; layer < w->layers; layer++)
         for (int r = 0; r < w->ranks; r++)
@@ -166,36 +176,90 @@ static void layout_of(const struct world *w, table t, cot_expert_layout *l)
     cot_expert_map_free(&map);
 }
 
+static int32_t *account_of(struct world *w, int layer, int rank, int slot)
+{
+    return &w->place_of[(layer * w->ranks + rank) * w->slots + slot];
+}
+
+/* As earlier moves may have left them: slots in use have one each, and others of the pool what is left. */
+static void lay_out_pool(struct world *w, int rank, int64_t units, table now)
+{
+    int32_t left[PLACES];
+    for (int p = 0; p < w->places[units]; p++) left[p] = p;
+    for (int p = w->places[units] - 1; p > 0; p--) {
+        const int other = (int)below(w, (uint32_t)p + 1);
+        const int32_t kept = left[p];
+        left[p] = left[other];
+        left[other] = kept;
+    }
+    int n = w->places[units];
+    for (int empty = 0; empty < 2; empty++)
+        for (int l = 0; l < w->layers; l++)
+            for (int s = 0; s < w->slots; s++) {
+                if (w->units[l] != units || (now[l][rank][s] < 0) != empty) continue;
+                const int32_t place = n > 0 ? left[--n] : -1;
+                *account_of(w, l, rank, s) = w->known[rank][l][s] = place;
+                if (!empty) memset(w->memory[rank][units][place], now[l][rank][s], UNITS);
+            }
+}
+
+/* How many places each pool has. */
+static void count_places(struct world *w)
+{
+    const int own = w->slots - w->transit;
+    for (int l = 0; l < w->layers; l++)
+        w->places[w->units[l]] += own + (w->places[w->units[l]] ? 0 : w->transit);
+}
+
+/* As moves that were cancelled leave it: one expert more than the layer has places of its own, which may be nowhere else. */
+static void lend(struct world *w, table now, int rank)
+{
+    const int layer = (int)below(w, (uint32_t)w->layers), expert = (int)below(w, (uint32_t)w->experts);
+    if (has(w, now, layer, rank, expert) || !put(w, now, layer, rank, expert, w->slots)) return;
+    w->lent = true;
+    for (int r = 0; r < w->ranks && below(w, 2); r++)
+        for (int s = 0; s < w->slots; s++)
+            if (r != rank && now[layer][r][s] == expert) now[layer][r][s] = NOBODY;
+}
+
 static void open_world(struct world *w, uint64_t seed)
 {
     *w = (struct world){.seed = seed, .place = -1};
     w->ranks = 2 + (int)below(w, RANKS - 1);
     w->layers = 1 + (int)below(w, LAYERS);
     w->experts = 2 + (int)below(w, EXPERTS - 1);
-    for (int l = 0; l < LAYERS; l++) w->units[l] = 1 + (int)below(w, UNITS);
+    const int64_t sizes[] = {1 + below(w, UNITS), 1 + below(w, UNITS)};
+    for (int l = 0; l < LAYERS; l++) w->units[l] = sizes[below(w, 4) == 0]; // most share a pool
     const int least = (w->experts + w->ranks - 1) / w->ranks;
     w->slots = least + (int)below(w, 3);
+    w->transit = w->slots > least && draw(&w->seed) % 2;
     w->faults = below(w, 3) > 0;
     table now;
     const int most = w->slots > least && draw(&w->seed) % 4 ? w->slots - 1 : w->slots;
-    draw_table(w, now, draw(&w->seed) % 4 ? most : w->slots);
+    const int full = w->transit           ? w->slots - 1
+                     : draw(&w->seed) % 4 ? most
+                                          : w->slots,
+              wanted = w->transit ? w->slots - 1 : most;
+    draw_table(w, now, full);
+    for (int r = 0; r < w->ranks && w->transit; r++)
+        if (draw(&w->seed) % 4 == 0) lend(w, now, r);
     memcpy(w->target, now, sizeof now);
     if (draw(&w->seed) % 3)
-        draw_table(w, w->target, most);
+        draw_table(w, w->target, wanted);
     else
-        change_table(w, w->target, most);
+        change_table(w, w->target, wanted);
     memset(w->memory, CHANGED, sizeof w->memory);
     memset(w->unusable, NOBODY, sizeof w->unusable);
+    count_places(w);
     for (int r = 0; r < w->ranks; r++) {
         memcpy(w->epoch[r], now, sizeof now);
-        for (int l = 0; l < w->layers; l++)
-            for (int s = 0; s < w->slots; s++)
-                if (now[l][r][s] >= 0) memset(w->memory[r][l][s], now[l][r][s], UNITS);
+        for (int64_t units = 1; units <= UNITS; units++) lay_out_pool(w, r, units, now);
     }
     cot_expert_layout from, to;
     layout_of(w, now, &from);
     layout_of(w, w->target, &to);
-    const cot_migrate_options options = {.slot_bytes = w->units, .timeout_ns = 60, .tries = 2};
+    const cot_migrate_options options = {
+        .slot_bytes = w->units, .timeout_ns = 60, .tries = 2, .transit = w->transit, .place = w->place_of};
     assert_int_equal(cot_migrate_open(&w->m, &options, &from, &to, NULL), COT_OK);
     cot_expert_layout_free(&from);
     cot_expert_layout_free(&to);
@@ -205,8 +269,9 @@ static void open_world(struct world *w, uint64_t seed)
 
 static bool is_whole(const struct world *w, int rank, int layer, int slot, int expert)
 {
+    const int32_t place = w->known[rank][layer][slot];
     for (int u = 0; u < w->units[layer]; u++)
-        if (w->memory[rank][layer][slot][u] != expert) return false;
+        if (place < 0 || w->memory[rank][w->units[layer]][place][u] != expert) return false;
     return true;
 }
 
@@ -229,11 +294,16 @@ static void check_epochs(struct world *w)
 /* Nobody reads the place, nor will before this chunk is answered. */
 static void check_target(struct world *w, const cot_runner_chunk *c)
 {
-    for (int r = 0; r < w->ranks; r++)
-        HOLD(w->epoch[r][c->layer][c->to][c->to_slot] < 0, "a place that is read is written");
-    if (w->place >= 0)
-        HOLD(w->plan[w->place].epoch[c->layer][c->to][c->to_slot] < 0,
-             "a place that is published is written");
+    const int64_t units = w->units[c->layer];
+    HOLD(c->place >= 0 && c->place < w->places[units], "a chunk goes to no place");
+    for (int l = 0; l < w->layers; l++)
+        for (int s = 0; s < w->slots; s++) {
+            if (w->units[l] != units || w->known[c->to][l][s] != c->place) continue;
+            for (int r = 0; r < w->ranks; r++)
+                HOLD(w->epoch[r][l][c->to][s] < 0, "a place that is read is written");
+            if (w->place >= 0)
+                HOLD(w->plan[w->place].epoch[l][c->to][s] < 0, "a place that is published is written");
+        }
 }
 
 /* ---- rank 0 ---- */
@@ -255,6 +325,7 @@ static void send_copy(struct world *w, const cot_migrate_command *command)
     for (int i = 0; i < command->chunks && !w->broken; i++) {
         const cot_runner_chunk *c = &p->chunk[i];
         p->chunk[i] = command->chunk[i];
+        p->chunk[i].place = *account_of(w, c->layer, c->to, c->to_slot); // as the engine sends it
         HOLD(!(busy & (1u << c->from | 1u << c->to)) && c->from != c->to, "a rank takes part in two chunks");
         busy |= 1u << c->from | 1u << c->to;
         HOLD(c->bytes > 0 && c->begin >= 0 && c->begin + c->bytes <= w->units[c->layer],
@@ -265,8 +336,8 @@ static void send_copy(struct world *w, const cot_migrate_command *command)
         for (int f = 0; f < FLIGHTS; f++) {
             const struct flight *other = &w->flight[f];
             if (other->used)
-                HOLD(other->chunk.layer != c->layer || other->chunk.to != c->to ||
-                         other->chunk.to_slot != c->to_slot,
+                HOLD(other->chunk.to != c->to || other->chunk.place != c->place ||
+                         w->units[other->chunk.layer] != w->units[c->layer],
                      "two chunks are on their way to one place");
             else
                 at = f;
@@ -308,12 +379,31 @@ static void send_place(struct world *w, const cot_migrate_command *command)
         }
 }
 
+/* How many layers have more than their own places somewhere. */
+static int layers_over(const struct world *w)
+{
+    int over = 0;
+    for (int l = 0; l < w->layers; l++) {
+        bool is_over = false;
+        for (int r = 0; r < w->ranks; r++) {
+            int n = 0;
+            for (int s = 0; s < w->slots; s++)
+                n += w->m.place[(l * w->ranks + r) * w->slots + s] != COT_MIGRATE_FREE;
+            is_over |= n == w->slots;
+        }
+        over += is_over;
+    }
+    return over;
+}
+
 static void ask(struct world *w)
 {
     cot_migrate_command command;
     assert_int_equal(
         cot_migrate_next(&w->m, &command, below(w, 2) ? below(w, UNITS + 1) : UNITS, w->now_ns, NULL),
         COT_OK);
+    if (w->transit && !w->faults && !w->lent)
+        HOLD(layers_over(w) <= 1, "two layers have more than their own");
     if (command.kind == COT_MIGRATE_COPY) send_copy(w, &command);
     if (command.kind == COT_MIGRATE_PLACE) send_place(w, &command);
     w->over = command.kind == COT_MIGRATE_OVER;
@@ -334,7 +424,8 @@ static struct flight *flight_of(struct world *w, int plan, int rank, bool source
 static void send_chunk(struct world *w, struct flight *x)
 {
     const cot_runner_chunk *c = &x->chunk;
-    memcpy(x->sum, &w->memory[c->from][c->layer][c->from_slot][c->begin], (size_t)c->bytes);
+    const int32_t from = w->known[c->from][c->layer][c->from_slot];
+    memcpy(x->sum, &w->memory[c->from][w->units[c->layer]][from][c->begin], (size_t)c->bytes);
     memcpy(x->carried, x->sum, (size_t)c->bytes);
     if (w->faults && below(w, 6) == 0) x->carried[below(w, (uint32_t)c->bytes)] = CHANGED;
     x->sent = true;
@@ -343,7 +434,8 @@ static void send_chunk(struct world *w, struct flight *x)
 static void judge(struct world *w, struct flight *x)
 {
     const cot_runner_chunk *c = &x->chunk;
-    const bool same = !memcmp(&w->memory[c->to][c->layer][c->to_slot][c->begin], x->sum, (size_t)c->bytes);
+    const bool same =
+        !memcmp(&w->memory[c->to][w->units[c->layer]][c->place][c->begin], x->sum, (size_t)c->bytes);
     x->verdict = !same                                       ? COT_RUNNER_DIFFERS
                  : c->last && w->faults && below(w, 16) == 0 ? COT_RUNNER_FAILED
                                                              : COT_RUNNER_SAME;
@@ -364,6 +456,7 @@ static void run_rank(struct world *w, int rank)
             send_chunk(w, out);
             return;
         }
+        if (in) w->known[rank][in->chunk.layer][in->chunk.to_slot] = in->chunk.place;
         if (in && !in->arrived) return;
         if (in && !in->judged) judge(w, in);
     } else {
@@ -377,7 +470,7 @@ static void arrive(struct world *w, struct flight *x)
 {
     const cot_runner_chunk *c = &x->chunk;
     check_target(w, c);
-    memcpy(&w->memory[c->to][c->layer][c->to_slot][c->begin], x->carried, (size_t)c->bytes);
+    memcpy(&w->memory[c->to][w->units[c->layer]][c->place][c->begin], x->carried, (size_t)c->bytes);
     x->arrived = true;
 }
 
@@ -424,6 +517,17 @@ static void check_end(struct world *w)
     bool tight = false;
     for (int l = 0; l < w->layers; l++)
         for (int r = 0; r < w->ranks; r++) tight |= used(w, w->target, l, r) == w->slots;
+    for (int r = 0; r < w->ranks; r++) {
+        unsigned there[UNITS + 1] = {0};
+        for (int l = 0; l < w->layers; l++)
+            for (int s = 0; s < w->slots; s++) {
+                const int32_t place = *account_of(w, l, r, s);
+                unsigned *pool = &there[w->units[l]];
+                HOLD(place < 0 || !(*pool >> place & 1), "two slots have one place");
+                *pool |= place < 0 ? 0 : 1u << place;
+            }
+        for (int u = 1; u <= UNITS; u++) HOLD(there[u] == (1u << w->places[u]) - 1, "a place is lost");
+    }
     const bool stopped = w->cancelled || w->refused;
     if (!w->faults && !tight) HOLD(!gone && m->dropped == m->drops, "the target is not reached");
     for (int l = 0; l < w->layers; l++)

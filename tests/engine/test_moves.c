@@ -265,6 +265,7 @@ static void texts_stay(void **state)
     for (size_t w = 0; w < MOVING_WAYS; w++) {
         char path[1024];
         struct setting s = moving_way(w, path, RANKS);
+        if (w % 3 != 1) s = in_a_pool(s);
         const int64_t each = !at_length()  ? 8
                              : w == 0      ? 1000
                              : s.processes ? 200
@@ -272,6 +273,51 @@ static void texts_stay(void **state)
                       counts[KINDS] = {each, each, each, each / 4};
         cot_engine *engine = must_open(&s);
         live_through(engine, counts, draw(&seed));
+        cot_engine_close(engine);
+    }
+}
+
+/* Bytes of a rank's slots: of each layer's own, and of one place more for layers whose slots have the same size. */
+static size_t bytes_of_pools(const cot_engine *engine)
+{
+    const cot_engine_info *info = cot_engine_describe(engine);
+    const int64_t *slot = engine->networks.slot_bytes;
+    int64_t bytes = 0;
+    for (int64_t l = 0; l < info->moe_layers; l++) {
+        int64_t same = 0;
+        for (int64_t other = 0; other < l; other++) same += slot[other] == slot[l];
+        bytes += (info->expert_slots + (same == 0)) * slot[l];
+    }
+    return (size_t)bytes;
+}
+
+/* Ranks whose slots are all taken: experts change places through the one that layers have together. */
+static void full_ranks_exchange_experts(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    static const struct {
+        const char *model, *file, *op;
+        bool processes, mixed; // mixed: slots have different sizes in different layers
+    } ways[] = {{"olmoe", "", "fused", false, false},
+                {"olmoe", "", "bulk", true, false},
+                {"gguf/quant", "olmoe-mosaic.gguf", "fused", false, true},
+                {"gguf/quant", "olmoe-mosaic.gguf", "bulk", true, true}};
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        char path[1024];
+        struct setting s = moving_file(ways[w].model, ways[w].file, path, RANKS, 0);
+        s.movable = true;
+        s.op = ways[w].op;
+        s.processes = ways[w].processes;
+        cot_engine *engine = must_open(&s);
+        const cot_engine_info *info = cot_engine_describe(engine);
+        assert_int_equal(cot_runner_pools_bytes(&engine->runner), bytes_of_pools(engine));
+        assert_int_equal(info->expert_slots * RANKS, info->experts);
+        if (ways[w].mixed)
+            assert_in_range(info->transit_places, 2, info->moe_layers);
+        else
+            assert_int_equal(info->transit_places, 1);
+        live_through(engine, (const int64_t[KINDS]){0, 0, at_length() ? 200 : 10, 4}, draw(&seed));
         cot_engine_close(engine);
     }
 }
@@ -290,7 +336,8 @@ static void every_format_stays(void **state)
                             .step_tokens = 64,
                             .sequences = 8};
         cot_engine *engine = must_open(&s);
-        s.expert_slots = engine->layout.slots_per_rank + 2;
+        s.expert_slots = engine->layout.slots_per_rank + 1;
+        s.movable = true;
         cot_engine_close(engine);
         engine = must_open(&s);
         assert_string_equal(cot_engine_describe(engine)->weights, formats[f]);
@@ -643,9 +690,10 @@ static void texts_stay_over_openshmem(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "rank") == 0) return moving_rank(RANKS, live_as_rank);
+    if (argc == 2 && strcmp(argv[1], "rank") == 0) return moving_rank(RANKS, true, live_as_rank);
     if (golden_absent("test_moves")) return SKIPPED;
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_stay),
+                                       cmocka_unit_test(full_ranks_exchange_experts),
                                        cmocka_unit_test(every_format_stays),
                                        cmocka_unit_test(what_is_moved_is_counted),
                                        cmocka_unit_test(a_small_share_is_spent_once),

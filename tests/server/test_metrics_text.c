@@ -223,8 +223,14 @@ static void test_moves(void **state)
                                    .copy_ns = 8000000,
                                    .place_ns = 9000000};
     int64_t first[LAYERS + 1] = {0, 5, 11};
-    const cot_backend_placement placement = {
-        .layers = LAYERS, .experts = EXPERTS, .ranks = RANKS, .slots = 5, .epoch = 12, .first = first};
+    const cot_backend_placement placement = {.layers = LAYERS,
+                                             .experts = EXPERTS,
+                                             .ranks = RANKS,
+                                             .slots = 5,
+                                             .own_slots = 4,
+                                             .transit = 2,
+                                             .epoch = 12,
+                                             .first = first};
     for (int under_way = 0; under_way < 2; under_way++) {
         cot_prometheus page = {0};
         cot_metrics_write_moves(&page, &all, under_way, &placement, "m\"1");
@@ -238,7 +244,7 @@ static void test_moves(void **state)
             {"coterie:expert_move_seconds_total", ",state=\"placing\"", 0.009},
             {"coterie:expert_moves_under_way", "", under_way},
             {"coterie:placement_epoch", "", 12},
-            {"coterie:expert_slots", "", LAYERS * RANKS * 5},
+            {"coterie:expert_slots", "", RANKS * (LAYERS * 4 + 2)},
             {"coterie:expert_slots_used", "", 11}};
         assert_lines(&page, lines, sizeof lines / sizeof *lines);
         cot_prometheus_free(&page);

@@ -74,7 +74,7 @@ class Moves(unittest.TestCase):
             first = placement(server)
             self.assertEqual(held(first), [[list(range(8 * r, 8 * r + 8)) for r in range(RANKS)]] * LAYERS)
             self.assertEqual((first["slots_per_rank"], first["layers"]), (SLOTS, list(range(LAYERS))))
-            self.assertEqual(server.metric("coterie:expert_slots"), LAYERS * RANKS * (SLOTS + 1))  # with the one for copies
+            self.assertEqual(server.metric("coterie:expert_slots"), RANKS * (LAYERS * SLOTS + 1))  # with the one for copies
             copied = dropped = while_streaming = 0
             for number in range(1, 20):
                 wanted = dealt_anew(first, draw)
@@ -109,7 +109,7 @@ class Moves(unittest.TestCase):
             worker = json.loads(server.get("/worker")[1])
             self.assertEqual(server.metric("coterie:placement_epoch"), worker["epoch"])
             shown = json.loads(server.get("/experts")[1])
-            self.assertEqual((shown["slots"], shown["epoch"], shown["moves"]["id"]), (SLOTS + 1, worker["epoch"], number))
+            self.assertEqual((shown["slots"], shown["own_slots"], shown["epoch"], shown["moves"]["id"]), (SLOTS + 1, SLOTS, worker["epoch"], number))
             for layer in range(LAYERS):
                 places = [place for e in range(EXPERTS) for place in zip(shown["ranks_of_experts"][layer][e], shown["slots_of_experts"][layer][e])]
                 self.assertEqual(len(set(places)), len(places))

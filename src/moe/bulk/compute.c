@@ -89,12 +89,11 @@ void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *
                 order += filled;
                 jobs = filled = 0;
             }
-            moe->jobs[jobs++] =
-                (cot_ffn_job){.weights = slots + (size_t)layer->placement.slot[e] * layer->slot_bytes,
-                              .rows = rows + filled,
-                              .count = count,
-                              .x = received,
-                              .y = moe->batch + filled * o->expert.hidden};
+            moe->jobs[jobs++] = (cot_ffn_job){.weights = cot_moe_slot(layer, slots, layer->placement.slot[e]),
+                                              .rows = rows + filled,
+                                              .count = count,
+                                              .x = received,
+                                              .y = moe->batch + filled * o->expert.hidden};
             filled += count;
             moe->times.tile_passes++;
         }

@@ -95,7 +95,7 @@ static void describe_part(cot_fused *moe, cot_fused_task *task, int32_t lane_num
                       : moe->received,
         .a_rows = down || shared ? NULL : moe->tile_row + (int64_t)lane->tile * COT_FFN_TILE_ROWS,
         .rows = tile->rows,
-        .b = shared ? layer->shared : moe->slots + (size_t)tile->slot * layer->slot_bytes,
+        .b = shared ? layer->shared : cot_moe_slot(layer, moe->slots, tile->slot),
         .c = lane->act};
 }
 

@@ -11,7 +11,12 @@
 
 struct setting moving_setting(const char *name, char path[1024], int ranks, int32_t spare)
 {
-    golden_path(path, name, "");
+    return moving_file(name, "", path, ranks, spare);
+}
+
+struct setting moving_file(const char *name, const char *file, char path[1024], int ranks, int32_t spare)
+{
+    golden_path(path, name, file);
     struct setting s = {.folder = path,
                         .ranks = ranks,
                         .attention = "tp",
@@ -44,7 +49,14 @@ struct setting moving_way(size_t way, char path[1024], int ranks)
     return s;
 }
 
-int moving_rank(int ranks, void (*live)(cot_engine *engine))
+struct setting in_a_pool(struct setting s)
+{
+    s.expert_slots--;
+    s.movable = true;
+    return s;
+}
+
+int moving_rank(int ranks, bool movable, void (*live)(cot_engine *engine))
 {
     char path[1024];
     golden_path(path, "olmoe", "");
@@ -54,7 +66,8 @@ int moving_rank(int ranks, void (*live)(cot_engine *engine))
     options.group.fabric = "shmem";
     options.weights.precision = "fp32";
     options.watch.capture_routing = true;
-    options.experts.slots = 6;
+    options.experts.slots = movable ? 5 : 6;
+    options.experts.movable = movable;
     options.batch.step_tokens = 24;
     cot_engine *engine;
     cot_error error;

@@ -34,6 +34,7 @@ cot_engine_options options_of(const struct setting *s)
     o.experts.a2a = s->a2a;
     o.experts.dedup = s->dedup;
     o.experts.slots = s->expert_slots;
+    o.experts.movable = s->movable;
     o.experts.routing = s->routing;
     return o;
 }

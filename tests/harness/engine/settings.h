@@ -16,6 +16,7 @@ struct setting {
     const cot_expert_map *placement;
     const char *tables, *pipeline, *predict, *collective, *a2a, *dedup;
     int32_t expert_slots;
+    bool movable;
     const cot_engine_routing *routing;
 };
 
