@@ -1,0 +1,112 @@
+/* When experts should move while a group serves, and which: pure. Counts of calls, the layout in force, what things take and the
+ * time are handed in; a plan comes out, of each layer what is done or why nothing is.
+ *
+ * A step's time in a layer is taken to be
+ *
+ *     max over ranks r of sum over replicas on r of expert_ns (1 - exp(-x)) + row_ns x          x: the replica's calls a step
+ *   + send_ns (token, rank) sends a step / ranks                                                 joint alone
+ *
+ * since a rank reads an expert's weights when a step calls it at all, and multiplies once for each call. An expert's calls are shared by its
+ * replicas evenly. Sends are counted on a sample of the tokens: a token goes once to each rank that serves it, other than its
+ * home, and a send counts as often as its distance says.
+ *
+ * What changes a layer is, over and over, the one change that saves the most time for a copy: another replica, one in the place of
+ * another expert's, an expert on another rank, two that change places, a replica less. Changes are taken, a few of a layer together where
+ * one alone brings little, as long as what they save until the experts may move again is `margin` times what their moves take. A
+ * move is a replica that comes to a rank, and takes a copy; replicas that go beyond those that come count as much, since what is given up
+ * may have to be copied again. */
+#ifndef COT_PLACEMENT_REBALANCE_H
+#define COT_PLACEMENT_REBALANCE_H
+#include "coterie/layout.h"
+
+#include <stdbool.h>
+
+enum { COT_REBALANCE_MOST_RANKS = 64, COT_REBALANCE_LEAST_CALLS = 8 };
+
+typedef enum cot_rebalance_mode {
+    COT_REBALANCE_OFF,
+    COT_REBALANCE_LOAD,
+    COT_REBALANCE_JOINT
+} cot_rebalance_mode;
+extern const char *const cot_rebalance_mode_names[]; // by mode; NULL ends
+
+typedef struct cot_rebalance_options {
+    cot_rebalance_mode mode; // not OFF
+    int32_t layers, experts, ranks, top_k;
+    int32_t slots;                       // of a layer that a rank may fill
+    int64_t interval_steps, interval_ns; // a cycle is due after either; 0: not by that, and one is not 0
+    int32_t cool_down; // intervals that a (layer, expert) which changed stays where it is; 1 or more
+    double margin;     // times its moves' copies that a change must save in that time
+    int64_t moves_a_cycle;
+    double row_ns, expert_ns, send_ns;
+    const double *copy_ns;  // [L] that steps are longer for one copy of an expert
+    const double *distance; // [P][P] a send's from the row's rank to the column's; NULL: 1 of any two
+} cot_rebalance_options;
+
+typedef struct cot_rebalance_clock {
+    int64_t steps, ns;
+} cot_rebalance_clock;
+
+typedef struct cot_rebalance {
+    cot_rebalance_options o;
+    double *copy_ns, *distance;
+    cot_rebalance_clock last; // when the last cycle was
+    int64_t cycles;
+    cot_rebalance_clock *changed; // [L][E] when it last did
+    bool *has_changed;            // [L][E]
+} cot_rebalance;
+
+/* The first cycle is due an interval after `now`. Errors: INVALID_ARGUMENT, naming what is wrong; OUT_OF_MEMORY. Close either way. */
+cot_status cot_rebalance_open(cot_rebalance *r, const cot_rebalance_options *options, cot_rebalance_clock now,
+                              cot_error *error);
+void cot_rebalance_close(cot_rebalance *r);
+bool cot_rebalance_due(const cot_rebalance *r, cot_rebalance_clock now);
+
+/* What became of a layer in a cycle, and why nothing did. */
+typedef enum cot_rebalance_reason {
+    COT_REBALANCE_MOVES,   // experts are to move
+    COT_REBALANCE_FEW,     // less than LEAST_CALLS calls an expert are counted
+    COT_REBALANCE_LEAST,   // no change saves time
+    COT_REBALANCE_COST,    // changes save too little for what moves take
+    COT_REBALANCE_COOLING, // changes would pay, of experts that changed too lately
+    COT_REBALANCE_LIMIT,   // changes would pay, but other layers' pay more and moves a cycle are limited
+    COT_REBALANCE_REASONS
+} cot_rebalance_reason;
+extern const char *const cot_rebalance_reason_names[COT_REBALANCE_REASONS]; // few words, for people
+
+typedef struct cot_rebalance_layer {
+    cot_rebalance_reason reason;
+    int32_t moves;              // those to be made; or those of the best that were refused
+    double before_ns, after_ns; // a step's time, and with those moves
+} cot_rebalance_layer;
+
+typedef struct cot_rebalance_plan {
+    cot_expert_map to;          // layers as the layout has them
+    cot_rebalance_layer *layer; // [L]
+    bool *changes;              // [L][E] whether the expert's ranks are others
+    int32_t layers, experts;
+    int64_t copies, drops;       // (layer, expert, rank) that come and go
+    double before_ns, saving_ns; // of a step, over all layers
+    double horizon_steps;        // that savings were reckoned over
+} cot_rebalance_plan;
+
+/* What was counted, as routing/popularity.h keeps it. */
+typedef struct cot_rebalance_seen {
+    const double *calls; // [L][E] (token, expert) calls, decayed
+    double steps;        // in which they were, decayed alike
+    /* A sample of tokens, of any size, which joint looks at; without one joint is load. */
+    int64_t tokens;
+    const uint16_t *experts; // [tokens][L][K]
+    const int16_t *home;     // [tokens]
+} cot_rebalance_seen;
+
+/* A cycle, whether or not it is due; nothing is kept of it until it is adopted. Errors: INVALID_ARGUMENT: a layout of other sizes, or
+ * with more experts on a rank than slots; OUT_OF_MEMORY. Close either way. */
+cot_status cot_rebalance_plan_open(cot_rebalance_plan *plan, const cot_rebalance *r,
+                                   const cot_expert_layout *layout, const cot_rebalance_seen *seen,
+                                   cot_rebalance_clock now, cot_error *error);
+void cot_rebalance_plan_close(cot_rebalance_plan *plan);
+/* The cycle was made, and its moves are begun: their experts cool down from now on. */
+void cot_rebalance_adopt(cot_rebalance *r, const cot_rebalance_plan *plan, cot_rebalance_clock now);
+
+#endif

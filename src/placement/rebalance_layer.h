@@ -1,0 +1,55 @@
+/* One layer of a cycle of rebalancing (rebalance.h): what its steps take where experts sit, and changes that save time. */
+#ifndef COT_PLACEMENT_REBALANCE_LAYER_H
+#define COT_PLACEMENT_REBALANCE_LAYER_H
+#include "placement/rebalance.h"
+
+/* Other ranks for up to two experts, and for a third one that makes room. */
+enum { COT_REBALANCE_CHANGED = 3 };
+typedef struct cot_rebalance_change {
+    int n;
+    int32_t expert[COT_REBALANCE_CHANGED];
+    uint64_t ranks[COT_REBALANCE_CHANGED]; // a bit each
+} cot_rebalance_change;
+
+/* The state behind so many changes. */
+typedef struct cot_rebalance_mark {
+    cot_rebalance_change change;
+    double ns;
+    int32_t moves; // against where experts were
+} cot_rebalance_mark;
+
+typedef struct cot_rebalance_search {
+    const cot_rebalance_options *o;
+    const double *distance;
+    const bool *fixed;   // [E] the expert may not change; NULL: all may
+    uint64_t *was, *now; // [E] ranks of each expert
+    int32_t *used;       // [P] experts of each rank
+    double *share_ns;    // [E][P + 1] what a replica of e takes where there are so many
+    double *rank_ns;     // [P]
+    int32_t come, go;    // replicas, against `was`
+    double ns;           // a step
+    double spread;       // sum over ranks of rank_ns squared
+    /* Of joint, else no tokens. */
+    int32_t tokens;
+    const uint16_t *experts; // [tokens][stride], of which the first K count
+    const int16_t *home;     // [tokens]
+    int64_t stride;
+    double send_ns;                     // a step for a send of distance 1 of a token of the sample
+    double sends;                       // of the sample, by distance
+    int32_t *begin, *token;             // [E + 1], [tokens K] the tokens that call each expert, ascending
+    double *token_sends, *expert_sends; // [tokens]; [E] of the tokens that call it
+    cot_rebalance_mark *mark;           // [marks] what was found
+    int32_t marks, room;
+} cot_rebalance_search;
+
+/* Room for any layer, with a sample of so many tokens. Errors: OUT_OF_MEMORY. Close either way. */
+cot_status cot_rebalance_search_open(cot_rebalance_search *s, const cot_rebalance_options *options,
+                                     const double *distance, int64_t tokens, cot_error *error);
+void cot_rebalance_search_close(cot_rebalance_search *s);
+/* Layer l: experts sit on `was`, and are called so often a step. */
+void cot_rebalance_search_begin(cot_rebalance_search *s, const double *calls, const cot_rebalance_seen *seen,
+                                int32_t l, const bool *fixed);
+/* Changes, one after another, until none saves time: a mark behind each. Errors: OUT_OF_MEMORY. */
+cot_status cot_rebalance_search_run(cot_rebalance_search *s, cot_error *error);
+
+#endif
