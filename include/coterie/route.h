@@ -116,6 +116,9 @@ void cot_route_book_set_usable(cot_route_book *book, size_t target, bool usable)
 /* The target for a request; false: there is none that may be used. Each of a burst is assigned before the next is asked for. */
 bool cot_route_choose(cot_route_book *book, const cot_route_request *request, int64_t now_ns,
                       cot_route_decision *decision);
+/* What a request would cost at a target, used or not; of policies that look at other things, too. `decision` has that target. */
+void cot_route_weigh(const cot_route_book *book, const cot_route_request *request, size_t target,
+                     int64_t now_ns, cot_route_decision *decision);
 /* It was sent there. Returns its number in the book, 0 when memory runs out. */
 uint64_t cot_route_assigned(cot_route_book *book, const cot_route_request *request,
                             const cot_route_decision *decision, int64_t now_ns);

@@ -262,6 +262,19 @@ void cot_access_reply(const cot_access_options *o, cot_http_exchange *exchange, 
     cot_http_reply(exchange, head->status, head->type, fields, n, body, bytes);
 }
 
+void cot_access_reply_page(cot_http_exchange *exchange, const char *page, size_t bytes)
+{
+    static const cot_http_field fields[] = {
+        {"Content-Security-Policy",
+         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"Referrer-Policy", "no-referrer"},
+        {"Cache-Control", "no-cache"}};
+    cot_http_reply(exchange, 200, "text/html; charset=utf-8", fields, sizeof fields / sizeof *fields, page,
+                   bytes);
+}
+
 void cot_access_note_over(const cot_access *access, const cot_http_exchange *exchange,
                           const cot_http_outcome *outcome)
 {

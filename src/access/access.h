@@ -61,6 +61,8 @@ typedef struct cot_access_head {
 /* Replies with those fields and what the head says. */
 void cot_access_reply(const cot_access_options *options, cot_http_exchange *exchange,
                       const cot_access_head *head, const void *body, size_t bytes);
+/* Replies with a page for a browser, which brings all that it needs, and asks this server alone. */
+void cot_access_reply_page(cot_http_exchange *exchange, const char *page, size_t bytes);
 /* An HTTP server's callbacks `over` and `error_body`. */
 void cot_access_note_over(const cot_access *access, const cot_http_exchange *exchange,
                           const cot_http_outcome *outcome);

@@ -5,12 +5,14 @@
  *     prompt.c   ids of a request's prompt, by the gateway's own tokenizer
  *     worker.c   a worker: health, what it says of itself, whether it gets requests
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
- *     fleet.c    the list of workers */
+ *     fleet.c    the list of workers
+ *     decisions.c  where the last requests went, and why */
 #ifndef COT_GATEWAY_STATE_H
 #define COT_GATEWAY_STATE_H
 #include "access/access.h"
 #include "coterie/gateway.h"
 #include "gateway/ask.h"
+#include "gateway/decisions.h"
 #include "gateway/fleet.h"
 #include "net/http_server.h"
 #include "net/prometheus.h"
@@ -112,6 +114,7 @@ struct cot_gateway {
     cot_relay *relays; // under way
     uint64_t drawn;    // seeds
     cot_gateway_figures figures;
+    cot_decisions decisions;
 };
 
 /* ---- worker.c ---- */
@@ -127,6 +130,8 @@ cot_gateway_worker *cot_gateway_find_worker(const cot_gateway *g, const char *na
 void cot_gateway_tick_workers(cot_gateway *g, int64_t now_ns);
 /* A connection to it broke, or what it sent over one cannot be right. */
 void cot_gateway_worker_failed(cot_gateway_worker *w, int64_t now_ns);
+/* Whether it gets requests. */
+bool cot_gateway_is_usable(const cot_gateway_worker *w);
 /* Lets its targets be chosen, or not, as it stands. */
 void cot_gateway_set_usable(const cot_gateway_worker *w);
 void cot_gateway_drain_worker(cot_gateway_worker *w, bool drains);

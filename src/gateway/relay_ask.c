@@ -138,6 +138,13 @@ void cot_relay_ask(cot_relay *r)
     r->worker = w;
     r->of_target = decision.target;
     r->cached = decision.cached;
+    if (r->generates)
+        cot_decisions_keep(g, &request, &decision,
+                           r->begun      ? COT_DECISION_RESUMED
+                           : r->deaths   ? COT_DECISION_DIED
+                           : r->refusals ? COT_DECISION_REFUSED
+                                         : COT_DECISION_FIRST,
+                           r->delivery.tokens, r->sent_ns);
     r->booked = cot_route_assigned(g->book, &request, &decision, r->sent_ns);
     if (r->blocks) cot_route_feed_assume(t->feed, r->keys, r->blocks, r->sent_ns);
     w->relays++;

@@ -2,6 +2,7 @@
 #include "access/api_json.h"
 #include "base/error.h"
 #include "gateway/gateway_state.h"
+#include "gateway/page/page.h"
 #include "worker/endpoint.h"
 
 #include <stdio.h>
@@ -54,6 +55,21 @@ static void show_workers(cot_gateway *g, cot_http_exchange *exchange)
                                      "block_size", (json_int_t)g->block_tokens, "workers", list));
 }
 
+static void show_decisions(cot_gateway *g, cot_http_exchange *exchange)
+{
+    json_t *list = cot_decisions_json(&g->decisions);
+    cot_gateway_reply_json(
+        g, exchange, 200,
+        list ? json_pack("{s:s, s:o}", "policy", cot_route_policy_names[g->options.policy], "decisions", list)
+             : NULL);
+}
+
+static void show_page(cot_gateway *g, cot_http_exchange *exchange)
+{
+    (void)g;
+    cot_access_reply_page(exchange, cot_gateway_page, cot_gateway_page_bytes);
+}
+
 /* A worker that a request names. */
 static void add_worker(cot_gateway *g, cot_http_exchange *exchange)
 {
@@ -101,18 +117,22 @@ static void change_worker(cot_gateway *g, cot_http_exchange *exchange)
 /* ---- where requests go ---- */
 
 static const struct route {
-    const char *path, *method; // a path that ends in a slash stands for all that begin with it
+    const char *path, *method; // a path that ends in a slash stands for all that begin with it, but for "/"
     void (*run)(cot_gateway *gateway, cot_http_exchange *exchange);
 } routes[] = {
-    {"/health", "GET", show_health},         {"/metrics", "GET", show_metrics},
-    {"/workers", "GET", show_workers},       {"/workers", "POST", add_worker},
+    {"/health", "GET", show_health},
+    {"/metrics", "GET", show_metrics},
+    {"/workers", "GET", show_workers},
+    {"/workers", "POST", add_worker},
     {workers_prefix, "POST", change_worker},
+    {"/decisions", "GET", show_decisions},
+    {"/", "GET", show_page},
 };
 
 static bool is_at(const struct route *route, const char *path)
 {
     const size_t n = strlen(route->path);
-    return route->path[n - 1] == '/' ? !strncmp(path, route->path, n) : !strcmp(path, route->path);
+    return n > 1 && route->path[n - 1] == '/' ? !strncmp(path, route->path, n) : !strcmp(path, route->path);
 }
 
 /* The gateway's own route; NULL: none has this path, or, where *taken, none this method. */

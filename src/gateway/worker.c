@@ -16,9 +16,14 @@ const char *const cot_gateway_state_names[COT_GATEWAY_STATES] = {"new", "up", "s
 
 /* ---- which state it is in ---- */
 
+bool cot_gateway_is_usable(const cot_gateway_worker *w)
+{
+    return w->state == COT_GATEWAY_UP && w->listed && !w->drains;
+}
+
 void cot_gateway_set_usable(const cot_gateway_worker *w)
 {
-    const bool usable = w->state == COT_GATEWAY_UP && w->listed && !w->drains;
+    const bool usable = cot_gateway_is_usable(w);
     for (size_t t = w->first_target; t < w->first_target + w->targets; t++)
         cot_route_book_set_usable(w->gateway->book, t, usable);
 }
@@ -329,12 +334,13 @@ json_t *cot_gateway_worker_json(const cot_gateway_worker *w)
                                (json_int_t)f->removed, "gaps", (json_int_t)f->gaps, "forgotten",
                                (json_int_t)f->forgotten));
     }
-    return json_pack("{s:s, s:s, s:s, s:s*, s:b, s:b, s:s?, s:s?, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
-                     "name", w->entry.name, "url", w->entry.url, "state", cot_gateway_state_names[w->state],
-                     "why", *w->why.message ? w->why.message : NULL, "draining", w->drains, "coterie",
-                     w->document && w->is_coterie, "model", w->model, "fingerprint", w->fingerprint,
-                     "step_reports", w->reports != NULL, "requests", (json_int_t)w->requests, "refusals",
-                     (json_int_t)w->refusals, "failures", (json_int_t)w->failures, "resumed_from",
-                     (json_int_t)w->resumed_from, "resumed_to", (json_int_t)w->resumed_to, "running",
-                     (json_int_t)w->relays, "targets", targets);
+    return json_pack(
+        "{s:s, s:s, s:s, s:s*, s:b, s:b, s:s?, s:s?, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+        "name", w->entry.name, "url", w->entry.url, "state", cot_gateway_state_names[w->state], "why",
+        *w->why.message ? w->why.message : NULL, "draining", w->drains, "coterie",
+        w->document && w->is_coterie, "model", w->model, "fingerprint", w->fingerprint, "step_reports",
+        w->reports != NULL, "requests", (json_int_t)w->requests, "refusals", (json_int_t)w->refusals,
+        "failures", (json_int_t)w->failures, "resumed_from", (json_int_t)w->resumed_from, "resumed_to",
+        (json_int_t)w->resumed_to, "prompt_tokens", (json_int_t)w->prompt_tokens, "cached_tokens",
+        (json_int_t)w->cached_tokens, "running", (json_int_t)w->relays, "targets", targets);
 }

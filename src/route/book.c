@@ -294,6 +294,12 @@ static size_t any(cot_route_book *b, int64_t now_ns)
     return t;
 }
 
+void cot_route_weigh(const cot_route_book *b, const cot_route_request *r, size_t t, int64_t now_ns,
+                     cot_route_decision *decision)
+{
+    *decision = (cot_route_decision){t, (uint64_t)cached_tokens(b, r, t), terms_of(b, r, t, (double)now_ns)};
+}
+
 bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now_ns,
                       cot_route_decision *decision)
 {
@@ -321,7 +327,7 @@ bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now
     }
     if (t == b->targets) return false;
     b->turn = (t + 1) % b->targets;
-    *decision = (cot_route_decision){t, (uint64_t)cached_tokens(b, r, t), terms_of(b, r, t, now)};
+    cot_route_weigh(b, r, t, now_ns, decision);
     return true;
 }
 

@@ -99,19 +99,10 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
     cot_prometheus_free(&out);
 }
 
-/* The page brings all that it needs, and asks this server alone. */
 static void show_page(cot_server *s, cot_http_exchange *exchange)
 {
     (void)s;
-    const cot_http_field fields[] = {
-        {"Content-Security-Policy",
-         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
-        {"X-Content-Type-Options", "nosniff"},
-        {"Referrer-Policy", "no-referrer"},
-        {"Cache-Control", "no-cache"}};
-    cot_http_reply(exchange, 200, "text/html; charset=utf-8", fields, sizeof fields / sizeof *fields,
-                   cot_served_page, cot_served_page_bytes);
+    cot_access_reply_page(exchange, cot_served_page, cot_served_page_bytes);
 }
 
 static void show_snapshot(cot_server *s, cot_http_exchange *exchange)
