@@ -18,12 +18,14 @@ typedef struct cot_gateway cot_gateway;
 typedef struct cot_gateway_options {
     size_t size;               /* sizeof this structure */
     cot_access_options access; /* where it listens, who may call, what is logged */
-    /* URLs of workers, "http://HOST[:PORT]"; NULL ends. */
+    /* URLs of workers, "http://HOST[:PORT]" or https; NULL ends. */
     const char *const *urls;
     /* A file with a list of workers (docs/ROUTER.md), which is read again when it changes. Default NULL: none. */
     const char *file;
     /* Keys for POST /workers; NULL ends. Default NULL: nobody may, but programs of this machine where no API key is asked for. */
     const char *const *admin_keys;
+    const char *
+        worker_ca_certs; /* a PEM file of certificates that those of workers with https:// must come from; NULL: the system's */
     const char *worker_key;         /* sent to workers that have no key of their own; default NULL: none */
     cot_route_policy policy;        /* default COT_ROUTE_JOINT */
     const cot_tokenizer *tokenizer; /* of the workers' model; NULL, the default: workers are asked */
@@ -38,7 +40,7 @@ typedef struct cot_gateway_options {
 void cot_gateway_options_init(cot_gateway_options *options);
 
 /* Listens; workers are asked from then on. Tokenizer and template outlive the gateway; options are copied. `*gateway` is NULL on
- * failure. Errors: INVALID_ARGUMENT (an option, a worker, named), UNSUPPORTED (a URL of https), NOT_FOUND (the file, a host),
+ * failure. Errors: INVALID_ARGUMENT (an option, a worker, named), NOT_FOUND (the file, a host),
  * MALFORMED (the file), IO, OUT_OF_MEMORY. */
 cot_status cot_gateway_open(cot_gateway **gateway, const cot_gateway_options *options, cot_error *error);
 int cot_gateway_port(const cot_gateway *gateway);

@@ -60,7 +60,9 @@ typedef struct cot_load_test_options {
                        chats have none */
     uint64_t seed;
     double slo_ttft_ms,
-        slo_tpot_ms;    /* a request within both counts towards goodput; 0: that one is no condition */
+        slo_tpot_ms; /* a request within both counts towards goodput; 0: that one is no condition */
+    const char
+        *ca_certs; /* a PEM file of certificates that those of https:// must come from; NULL: the system's */
     int64_t timeout_ms; /* in which nothing comes, then a request has failed; 0: 600,000 */
     void *context;
     void (*progress)(void *context, int64_t done, int64_t total); /* NULL: none */

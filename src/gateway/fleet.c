@@ -29,20 +29,22 @@ static cot_status read_text(char **out, const json_t *value, const char *what, c
     return *out ? COT_OK : out_of_memory(error);
 }
 
+size_t cot_fleet_scheme(const char *url)
+{
+    return !strncasecmp(url, "https://", 8) ? 8 : !strncasecmp(url, "http://", 7) ? 7 : 0;
+}
+
 static cot_status read_url(cot_fleet_entry *e, const char *url, const char *what, cot_error *error)
 {
-    if (!strncasecmp(url, "https://", 8))
-        return cot_fail(error, COT_UNSUPPORTED, "%s: '%s': workers are spoken to without TLS (http://)", what,
-                        url);
+    static const char shape[] = "%s: '%s' is no URL: http://HOST[:PORT][/PREFIX], or https://";
+    const size_t scheme = cot_fleet_scheme(url);
     bool plain = true; // visible ASCII, as the URL is the worker's name, too; and no query
     for (const char *c = url; *c; c++) plain &= *c > ' ' && *c < 0x7f && *c != '?' && *c != '#';
-    if (strncasecmp(url, "http://", 7) || !url[7] || !plain)
-        return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT][/PREFIX]", what, url);
+    if (!scheme || !url[scheme] || !plain) return cot_fail(error, COT_MALFORMED, shape, what, url);
     e->url = cot_http_api_root(url);
     if (!e->url) return out_of_memory(error);
-    if (!strncasecmp(e->url, "http://", 7)) return COT_OK;
-    return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT][/PREFIX]", what,
-                    url); // slashes alone
+    return cot_fleet_scheme(e->url) ? COT_OK
+                                    : cot_fail(error, COT_MALFORMED, shape, what, url); // slashes alone
 }
 
 /* "tcp://HOST:PORT" */
@@ -120,7 +122,7 @@ static cot_status read_member(cot_fleet_entry *e, const char *key, const json_t 
 static cot_status name_by_url(cot_fleet_entry *e, const char *what, cot_error *error)
 {
     if (!e->url) return cot_fail(error, COT_MALFORMED, "%s has no 'url'", what);
-    if (!e->name) e->name = strdup(e->url + strlen("http://"));
+    if (!e->name) e->name = strdup(e->url + cot_fleet_scheme(e->url));
     return e->name ? COT_OK : out_of_memory(error);
 }
 

@@ -148,7 +148,7 @@ void cot_gateway_take_reports(cot_gateway *g)
 /* "tcp://ADDRESS:PORT" of rank 0, `by` ports higher; "*" is the worker's own host. False where it does not fit. */
 static bool write_endpoint(char text[256], const char *endpoint, int by, const char *url)
 {
-    const char *colon = strrchr(endpoint, ':'), *host = url + strlen("http://");
+    const char *colon = strrchr(endpoint, ':'), *host = url + cot_fleet_scheme(url);
     const size_t n = strcspn(host, *host == '[' ? "]" : ":/") + (*host == '[');
     const int port = colon ? atoi(colon + 1) + by : 0;
     if (!colon || strncmp(endpoint, "tcp://", 6) != 0 || port < 1 || port > 65535) return false;

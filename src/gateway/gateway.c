@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "gateway/gateway_state.h"
 #include "net/publisher.h"
+#include "net/tls.h"
 
 #include <event2/event.h>
 #include <malloc.h>
@@ -242,7 +243,8 @@ static cot_status copy_options(cot_gateway *g, const cot_gateway_options *option
     *o = *options;
     o->access = (cot_access_options){0};
     o->urls = NULL; // workers have them
-    const bool good = copy_text(&o->file) & copy_text(&o->worker_key) & cot_access_list_copy(&o->admin_keys);
+    const bool good = copy_text(&o->file) & copy_text(&o->worker_key) & cot_access_list_copy(&o->admin_keys) &
+                      copy_text(&o->worker_ca_certs);
     if (!good) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a gateway");
     if (o->stall_ms < 1 || o->shutdown_ms < 0 || o->policy >= COT_ROUTE_POLICIES || o->block_tokens < 0 ||
         o->block_tokens > 65536)
@@ -322,6 +324,7 @@ void cot_gateway_close(cot_gateway *g)
     g->is_drained = true;           // nothing is left to end
     cot_http_server_close(g->http); // every relay is gone
     cot_gateway_free_workers(g);
+    cot_tls_close(g->tls);
     cot_route_book_close(g->book);
     cot_route_index_close(g->index);
     struct event *const events[] = {g->on_second, g->on_watch, g->on_deadline, g->on_drained};
@@ -336,5 +339,6 @@ void cot_gateway_close(cot_gateway *g)
     cot_access_list_free(g->options.admin_keys);
     free((char *)g->options.file);
     free((char *)g->options.worker_key);
+    free((char *)g->options.worker_ca_certs);
     free(g);
 }

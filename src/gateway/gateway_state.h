@@ -71,6 +71,7 @@ struct cot_gateway_worker {
     cot_ask health, description, snapshot;
     int64_t heard_ns;     // it answered /health
     int64_t described_ns; // INT64_MIN: it is to be asked
+    bool missed;          // it was told once that it could not be asked
     bool again;           // it may hold less than before: a snapshot is wanted
     /* What it says. */
     char *document; // NULL: nothing yet
@@ -98,6 +99,7 @@ struct cot_gateway {
     cot_access access;
     struct event_base *base;
     cot_http_server *http;
+    struct cot_tls *tls; // to workers; NULL: none is spoken to so
     cot_wake stop, reload;
     int stops_heard; // 1: it drains; 2: it aborts
     bool is_drained;

@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "gateway/gateway_state.h"
+#include "net/tls.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -211,6 +212,10 @@ static void on_health(void *context, int status, const char *body, size_t bytes,
         w->again = true;
         if (w->state == COT_GATEWAY_UP)
             set_state(w, COT_GATEWAY_SUSPENDED, error ? error->message : "its /health is not well");
+        else if (w->state == COT_GATEWAY_NEW && error && !w->missed)
+            cot_access_tell(&w->gateway->access, COT_LOG_WARNING, "worker '%s' is not there yet: %s",
+                            w->entry.name, error->message);
+        w->missed = true;
     }
 }
 
@@ -276,8 +281,10 @@ cot_status cot_gateway_add_worker(cot_gateway *g, cot_fleet_entry *entry, bool o
     w->description = (cot_ask){.done = on_description, .context = w};
     const char *key = w->entry.key ? w->entry.key : g->options.worker_key;
     w->authorization = cot_ask_authorization(key);
-    const cot_http_client_options connect = {.connect_ms = 2000};
     cot_status status = !key || w->authorization ? COT_OK : COT_OUT_OF_MEMORY;
+    if (status == COT_OK && !g->tls && cot_fleet_scheme(w->entry.url) == strlen("https://"))
+        status = cot_tls_open_client(&g->tls, g->options.worker_ca_certs, error);
+    const cot_http_client_options connect = {.connect_ms = 2000, .tls = g->tls};
     if (status == COT_OK) status = cot_http_client_open(&w->http, g->base, w->entry.url, &connect, error);
     if (status == COT_OK) status = cot_http_client_open(&w->probing, g->base, w->entry.url, &connect, error);
     if (status != COT_OK) {

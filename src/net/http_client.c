@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "net/http_buffer.h"
 #include "net/http_head.h"
+#include "net/tls.h"
 #include <errno.h>
 #include <event2/event.h>
 #include <event2/event_struct.h>
@@ -24,7 +25,9 @@ typedef struct address {
 struct cot_http_client {
     struct event_base *base;
     cot_http_client_options options;
-    char *host, *prefix; // Host as it is sent; what stands before each path
+    char *host, *name, *prefix; // Host as it is sent; without its port; what stands before each path
+    cot_tls *tls;               // NULL: plain
+    bool owns_tls;
     address addresses[ADDRESSES];
     size_t n_addresses;
     cot_http_call *calls; // in progress
@@ -45,6 +48,7 @@ struct cot_http_call {
     cot_http_client *client;
     cot_http_call *next, **link; // of `calls` or `idle`
     int fd;                      // -1 before the first connection
+    cot_tls_link *tls;           // NULL: plain
     struct event socket, timer;
     stage stage;
     size_t tried; // addresses
@@ -78,6 +82,8 @@ static void disconnect(cot_http_call *call)
 {
     if (call->fd < 0) return;
     event_del(&call->socket);
+    cot_tls_free(call->tls);
+    call->tls = NULL;
     close(call->fd);
     call->fd = -1;
     call->client->n_connections--;
@@ -172,10 +178,44 @@ static bool connect_next(cot_http_call *call)
     return false;
 }
 
+/* As `send` and `recv` on the socket. What a link waits for in the other direction is told as any readiness is, and then both are tried
+ * again. */
+static ssize_t send_bytes(cot_http_call *call, const void *bytes, size_t count)
+{
+    if (!call->tls) return send(call->fd, bytes, count, MSG_NOSIGNAL);
+    const ssize_t n = cot_tls_write(call->tls, bytes, count);
+    if (n > 0) return n;
+    errno = n == COT_TLS_END ? EPIPE : EAGAIN;
+    return -1;
+}
+
+static ssize_t receive_bytes(cot_http_call *call, void *at, size_t room)
+{
+    if (!call->tls) return recv(call->fd, at, room, 0);
+    const ssize_t n = cot_tls_read(call->tls, at, room);
+    if (n >= 0) return n;
+    errno = EAGAIN;
+    return -1;
+}
+
+/* A server whose certificate is refused, or that speaks no TLS, does no better at another address. False: that is not why. */
+static bool fail_of_link(cot_http_call *call)
+{
+    char what[200];
+    if (!call->tls || call->reused || cot_http_buffer_count(&call->in)) return false;
+    const char *const refusal = cot_tls_refusal(call->tls);
+    if (!refusal && cot_tls_is_linked(call->tls)) return false;
+    snprintf(what, sizeof what,
+             refusal ? "the server's certificate is refused: %s" : "the TLS handshake failed", refusal);
+    fail(call, COT_IO, what);
+    return true;
+}
+
 /* The connection broke before any of the answer came. One that was used before may have been closed just as it was used
  * again: the request has not been looked at then, and goes out once more on a new one. */
 static void broke(cot_http_call *call, int error)
 {
+    if (call->stage == ASKING && fail_of_link(call)) return;
     if (call->stage == CONNECTING ||
         (call->reused && call->stage == ASKING && !cot_http_buffer_count(&call->in))) {
         if (call->stage != CONNECTING) call->tried = 0;
@@ -197,8 +237,7 @@ static void broke(cot_http_call *call, int error)
 static bool send_request(cot_http_call *call)
 {
     while (call->sent < call->request_bytes) {
-        const ssize_t n =
-            send(call->fd, call->request + call->sent, call->request_bytes - call->sent, MSG_NOSIGNAL);
+        const ssize_t n = send_bytes(call, call->request + call->sent, call->request_bytes - call->sent);
         if (n >= 0) {
             call->sent += (size_t)n;
             if (call->sent == call->request_bytes) set_timer(call, call->client->options.answer_ms);
@@ -315,11 +354,12 @@ static void read_answer(cot_http_call *call)
             fail(call, COT_OUT_OF_MEMORY, "out of memory for the answer");
             return;
         }
-        const ssize_t n = recv(call->fd, call->in.bytes + call->in.end, call->in.room - call->in.end, 0);
+        const ssize_t n = receive_bytes(call, call->in.bytes + call->in.end, call->in.room - call->in.end);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return;
         if (n <= 0) {
-            if (!n && call->stage == ANSWERING && call->left < 0 && !call->head.chunked)
+            const bool ends_it = !n && call->stage == ANSWERING && call->left < 0 && !call->head.chunked;
+            if (ends_it && (!call->tls || cot_tls_ended_well(call->tls)))
                 end(call, NULL);
             else
                 broke(call, n ? errno : 0);
@@ -344,6 +384,11 @@ static void move(cot_http_call *call)
             return;
         }
         call->stage = ASKING;
+        if (call->client->tls &&
+            !(call->tls = cot_tls_connect(call->client->tls, call->fd, call->client->name))) {
+            fail(call, COT_OUT_OF_MEMORY, "out of memory for TLS");
+            return;
+        }
     }
     if (send_request(call)) read_answer(call);
 }
@@ -359,7 +404,9 @@ static void on_socket(evutil_socket_t fd, short what, void *context)
         return;
     }
     char byte; // nobody asked: what comes is the connection's end, or nothing that can be trusted
-    if (recv(fd, &byte, 1, MSG_PEEK) < 0 && errno == EAGAIN) return;
+    const bool nothing = call->tls ? cot_tls_read(call->tls, &byte, 1) < 0
+                                   : recv(fd, &byte, 1, MSG_PEEK) < 0 && errno == EAGAIN;
+    if (nothing) return;
     call->client->n_idle--;
     free_call(call);
 }
@@ -383,17 +430,14 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
     }
 }
 
-static cot_status read_url(cot_http_client *client, const char *url, char **name, char **port,
+static cot_status read_url(cot_http_client *client, const char *url, char **port, bool *is_secure,
                            cot_error *error)
 {
-    if (!strncasecmp(url, "https://", 8)) {
-        return cot_fail(error, COT_UNSUPPORTED,
-                        "'%s': only http:// is spoken, no TLS (put a proxy before the server)", url);
-    }
     const cot_status bad = COT_INVALID_ARGUMENT;
-    static const char shape[] = "'%s' is no URL of a server: http://HOST[:PORT][/PREFIX]";
-    if (strncasecmp(url, "http://", 7)) return cot_fail(error, bad, shape, url);
-    const char *const host = url + 7;
+    static const char shape[] = "'%s' is no URL of a server: http://HOST[:PORT][/PREFIX], or https://";
+    *is_secure = !strncasecmp(url, "https://", 8);
+    if (!*is_secure && strncasecmp(url, "http://", 7)) return cot_fail(error, bad, shape, url);
+    const char *const host = url + (*is_secure ? 8 : 7);
     const size_t authority = strcspn(host, "/");
     for (const char *c = url; *c; c++) {
         if (*c <= ' ' || *c >= 127 || strchr("?#@\"<>\\", *c)) return cot_fail(error, bad, shape, url);
@@ -412,20 +456,21 @@ static cot_status read_url(cot_http_client *client, const char *url, char **name
         }
         *port = strndup(colon + 1, digits);
     } else {
-        *port = strdup("80");
+        *port = strdup(*is_secure ? "443" : "80");
     }
-    *name = close ? strndup(host + 1, (size_t)(close - host - 1)) : strndup(host, (size_t)(end - host));
+    client->name =
+        close ? strndup(host + 1, (size_t)(close - host - 1)) : strndup(host, (size_t)(end - host));
     size_t prefix = strlen(host + authority);
     while (prefix && host[authority + prefix - 1] == '/') prefix--;
     client->host = strndup(host, authority);
     client->prefix = strndup(host + authority, prefix);
-    if (*port && *name && client->host && client->prefix) return COT_OK;
+    if (*port && client->name && client->host && client->prefix) return COT_OK;
     return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an HTTP client");
 }
 
-static cot_status find_addresses(cot_http_client *client, const char *name, const char *port,
-                                 cot_error *error)
+static cot_status find_addresses(cot_http_client *client, const char *port, cot_error *error)
 {
+    const char *const name = client->name;
     const struct addrinfo hints = {.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found;
     const int failed = getaddrinfo(name, port, &hints, &found);
@@ -451,11 +496,14 @@ cot_status cot_http_client_open(cot_http_client **client, struct event_base *bas
     if (!new->options.connect_ms) new->options.connect_ms = 10000;
     if (!new->options.max_head_bytes) new->options.max_head_bytes = 64 << 10;
     if (!new->options.max_idle) new->options.max_idle = 256;
-    char *name = NULL, *port = NULL;
-    cot_status status = read_url(new, url, &name, &port, error);
-    if (!status) status = find_addresses(new, name, port, error);
-    free(name);
+    char *port = NULL;
+    bool is_secure;
+    cot_status status = read_url(new, url, &port, &is_secure, error);
+    if (!status) status = find_addresses(new, port, error);
     free(port);
+    new->owns_tls = !status &&is_secure && !options->tls;
+    if (!status && is_secure) new->tls = options->tls;
+    if (new->owns_tls) status = cot_tls_open_client(&new->tls, NULL, error);
     if (status)
         cot_http_client_close(new);
     else
@@ -468,7 +516,9 @@ void cot_http_client_close(cot_http_client *client)
     if (!client) return;
     while (client->calls) free_call(client->calls);
     while (client->idle) free_call(client->idle);
+    if (client->owns_tls) cot_tls_close(client->tls);
     free(client->host);
+    free(client->name);
     free(client->prefix);
     free(client);
 }

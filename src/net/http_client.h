@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cot_tls;
 struct event_base;
 
 typedef struct cot_http_client cot_http_client;
@@ -19,6 +20,8 @@ typedef struct cot_http_client_options {
     int64_t silence_ms;    // 0: without limit; between two bytes of an answer
     size_t max_head_bytes; // 64 KiB
     size_t max_idle;       // 256 connections that wait for the next request
+    struct cot_tls *
+        tls; // for https, of cot_tls_open_client; outlives the client. NULL: one of its own, by the system's certificates
 } cot_http_client_options;
 
 typedef struct cot_http_answer {
@@ -30,8 +33,8 @@ typedef struct cot_http_answer {
     void (*done)(void *context, cot_http_call *call, const cot_error *error);
 } cot_http_answer;
 
-/* Reads "http://HOST[:PORT][/PREFIX]" and finds HOST's address, waiting for it. Errors: INVALID_ARGUMENT (no such
- * URL), UNSUPPORTED (https), NOT_FOUND (the name has no address), OUT_OF_MEMORY. `*client` is NULL on failure. */
+/* Reads "http://HOST[:PORT][/PREFIX]", or https, and finds HOST's address, waiting for it. Errors: INVALID_ARGUMENT (no such
+ * URL), NOT_FOUND (the name has no address), IO (the system's certificates), OUT_OF_MEMORY. `*client` is NULL on failure. */
 cot_status cot_http_client_open(cot_http_client **client, struct event_base *base, const char *url,
                                 const cot_http_client_options *options, cot_error *error);
 /* Closes its connections. Calls in progress end without `done`. NULL is fine. Not from a callback. */
@@ -41,7 +44,7 @@ size_t cot_http_client_connections(const cot_http_client *client);
 
 /* Sends a request; `path` follows the URL's prefix. Callbacks come from the loop only, never from inside this call;
  * `answer` and `context` must live until `done`. `*call` (NULL: not asked) names the request until then. Errors:
- * OUT_OF_MEMORY; whatever else goes wrong is told to `done`: IO (refused, reset, cut short), TIMED_OUT, MALFORMED (no
+ * OUT_OF_MEMORY; whatever else goes wrong is told to `done`: IO (refused, reset, cut short, a certificate that is not good), TIMED_OUT, MALFORMED (no
  * HTTP). */
 cot_status cot_http_client_send(cot_http_client *client, const char *method, const char *path,
                                 const cot_http_field *fields, size_t count, const void *body, size_t bytes,

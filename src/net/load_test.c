@@ -4,11 +4,13 @@
 #include "base/error.h"
 #include "net/http_client.h"
 #include "net/sse.h"
+#include "net/tls.h"
 #include <event2/event.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MOST_ANSWER = 1 << 20 };
 
@@ -26,6 +28,7 @@ typedef struct test {
     cot_load_test_list ttft, tpot, itl, e2e;
     cot_load_test_workers workers;
     bool out_of_memory;
+    struct cot_tls *tls; // NULL: no URL asks for it
 } test;
 
 /* One request under way. */
@@ -353,13 +356,25 @@ static cot_status find_model(test *t, cot_error *error)
     return status;
 }
 
+/* Where a URL of several asks for TLS, one set of certificates for all. */
+static cot_status open_tls(test *t, cot_error *error)
+{
+    const cot_load_test_options *const o = t->options;
+    for (size_t i = 0; i <= o->more_url_count; i++)
+        if (!strncasecmp(i ? o->more_urls[i - 1] : o->url, "https://", 8))
+            return cot_tls_open_client(&t->tls, o->ca_certs, error);
+    return COT_OK;
+}
+
 static cot_status run(test *t, cot_error *error)
 {
     const cot_load_test_options *const o = t->options;
+    cot_status status = open_tls(t, error);
+    if (status) return status;
     const cot_http_client_options client = {.answer_ms = o->timeout_ms ? o->timeout_ms : 600000,
                                             .silence_ms = o->timeout_ms ? o->timeout_ms : 600000,
-                                            .max_idle = 4096};
-    cot_status status = COT_OK;
+                                            .max_idle = 4096,
+                                            .tls = t->tls};
     t->clients = calloc(o->more_url_count + 1, sizeof *t->clients);
     if (!t->clients) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
     for (size_t i = 0; i <= o->more_url_count && !status; i++) {
@@ -408,6 +423,7 @@ cot_status cot_load_test_run(const cot_load_test_options *options, cot_load_test
     status = t.base ? run(&t, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
     for (size_t i = 0; i < t.client_count; i++) cot_http_client_close(t.clients[i]);
     free(t.clients);
+    cot_tls_close(t.tls);
     if (t.clock) event_free(t.clock);
     if (t.base) event_base_free(t.base);
     cot_load_test_plan_free(&t.plan);

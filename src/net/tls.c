@@ -95,6 +95,7 @@ static int choose_protocol(SSL *ssl, const unsigned char **chosen, unsigned char
                : SSL_TLSEXT_ERR_NOACK;
 }
 
+/* What servers and who calls them have in common. */
 static bool set_protocols(SSL_CTX *c)
 {
     SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
@@ -103,7 +104,6 @@ static bool set_protocols(SSL_CTX *c)
                             SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(c, 0);
-    SSL_CTX_set_alpn_select_cb(c, choose_protocol, NULL);
     SSL_CTX_set_default_passwd_cb(c, no_password);
     return SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION) &&
            SSL_CTX_set_cipher_list(c, "ECDHE+AESGCM:ECDHE+CHACHA20");
@@ -142,6 +142,7 @@ static cot_status make_context(SSL_CTX **out, const cot_tls *tls, cot_error *err
     ERR_clear_error();
     cot_status status =
         c && set_protocols(c) ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for TLS");
+    if (c) SSL_CTX_set_alpn_select_cb(c, choose_protocol, NULL);
     if (status == COT_OK) status = check_file("certificate", tls->certificate, error);
     if (status == COT_OK) status = check_file("key", tls->key, error);
     if (status == COT_OK) status = check_file("certificates of authorities", tls->authorities, error);
@@ -185,6 +186,37 @@ cot_status cot_tls_open(cot_tls **out, const cot_tls_options *o, cot_error *erro
     return status;
 }
 
+static cot_status make_client_context(SSL_CTX **out, const char *authorities, cot_error *error)
+{
+    static const unsigned char http[] = "\x08http/1.1";
+    SSL_CTX *c = *out = SSL_CTX_new(TLS_client_method());
+    ERR_clear_error();
+    if (!c || !set_protocols(c) || SSL_CTX_set_alpn_protos(c, http, sizeof http - 1) != 0)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for TLS");
+    SSL_CTX_set_verify(c, SSL_VERIFY_PEER, NULL);
+    if (!authorities)
+        return SSL_CTX_set_default_verify_paths(c)
+                   ? COT_OK
+                   : cot_fail(error, COT_IO, "cannot read the system's certificates");
+    const cot_status status = check_file("certificates of authorities", authorities, error);
+    if (status != COT_OK || SSL_CTX_load_verify_file(c, authorities)) return status;
+    return fail_of_file("certificates of authorities", authorities, error);
+}
+
+cot_status cot_tls_open_client(cot_tls **out, const char *authorities, cot_error *error)
+{
+    cot_tls *tls = *out = calloc(1, sizeof *tls);
+    cot_status status = tls && (tls->method = new_method())
+                            ? COT_OK
+                            : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for TLS");
+    if (status == COT_OK) status = make_client_context(&tls->context, authorities, error);
+    ERR_clear_error();
+    if (status == COT_OK) return COT_OK;
+    cot_tls_close(tls);
+    *out = NULL;
+    return status;
+}
+
 cot_status cot_tls_reload(cot_tls *tls, cot_error *error)
 {
     SSL_CTX *fresh;
@@ -208,7 +240,7 @@ void cot_tls_close(cot_tls *tls)
 
 /* ---- links ---- */
 
-cot_tls_link *cot_tls_accept(cot_tls *tls, int socket)
+static SSL *open_link(cot_tls *tls, int socket)
 {
     SSL *ssl = SSL_new(tls->context);
     BIO *bio = BIO_new(tls->method);
@@ -220,8 +252,43 @@ cot_tls_link *cot_tls_accept(cot_tls *tls, int socket)
     BIO_set_data(bio, (void *)(intptr_t)socket);
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl, bio, bio);
-    SSL_set_accept_state(ssl);
+    return ssl;
+}
+
+cot_tls_link *cot_tls_accept(cot_tls *tls, int socket)
+{
+    SSL *ssl = open_link(tls, socket);
+    if (ssl) SSL_set_accept_state(ssl);
     return (cot_tls_link *)ssl;
+}
+
+cot_tls_link *cot_tls_connect(cot_tls *tls, int socket, const char *host)
+{
+    SSL *ssl = open_link(tls, socket);
+    if (!ssl) return NULL;
+    SSL_set_connect_state(ssl);
+    // an address is none of the names that are sent
+    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) ||
+        (SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host)))
+        return (cot_tls_link *)ssl;
+    SSL_free(ssl);
+    return NULL;
+}
+
+bool cot_tls_ended_well(const cot_tls_link *link)
+{
+    return SSL_get_shutdown((const SSL *)link) & SSL_RECEIVED_SHUTDOWN;
+}
+
+const char *cot_tls_refusal(const cot_tls_link *link)
+{
+    const long why = SSL_get_verify_result((const SSL *)link);
+    return why == X509_V_OK ? NULL : X509_verify_cert_error_string(why);
+}
+
+bool cot_tls_is_linked(const cot_tls_link *link)
+{
+    return SSL_is_init_finished((const SSL *)link);
 }
 
 static ssize_t outcome(SSL *ssl, int good, size_t count)

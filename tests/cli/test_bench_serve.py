@@ -276,7 +276,7 @@ class Loads(unittest.TestCase):
         with Server() as server:  # the URL as a server shows it
             done = run(server.url + "/v1/", "-n", 1, "--json")
             self.assertEqual((done.returncode, json.loads(done.stdout)["completed"]), (0, 1))
-        self.assertIn("no TLS", self.refused("https://127.0.0.1"))
+        self.assertIn("certificates", self.refused("https://127.0.0.1", "--ca-certs", "/dev/null"))
         self.assertIn("no URL", self.refused("127.0.0.1:80"))
         self.assertIn("no.such.host.invalid", self.refused("http://no.such.host.invalid"))
 

@@ -65,7 +65,7 @@ static void test_bad(void **state)
         {"[{\"url\": \"http://x#a\"}]", COT_MALFORMED, "is no URL"},
         {"[{\"url\": \"http://\u00e9\"}]", COT_MALFORMED, "is no URL"},
         {"[{\"url\": \"http://x y\"}]", COT_MALFORMED, "is no URL"},
-        {"[{\"url\": \"https://x\"}]", COT_UNSUPPORTED, "without TLS"},
+        {"[{\"url\": \"https://\"}]", COT_MALFORMED, "is no URL"},
         {"[{\"url\": \"http://x\", \"url\": \"http://y\"}]", COT_MALFORMED, "duplicate"},
         {"[{\"url\": \"http://x\", \"weight\": 2}]", COT_UNSUPPORTED, "worker 0: there is no 'weight'"},
         {"[{\"url\": \"http://x\", \"engine\": \"trt\"}]", COT_MALFORMED, "'engine'"},

@@ -1,7 +1,7 @@
 # The router as clients see it, before workers that compute nothing and some that do.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_EXECUTABLE)
-  foreach(name router kills openai page)
+  foreach(name router kills openai page worker_tls)
     add_test(NAME gateway/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/gateway/test_${name}.py)
     set_tests_properties(gateway/test_${name} PROPERTIES LABELS gateway TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")

@@ -14,7 +14,7 @@ enum { MOST_URLS = 1024 };
 
 struct settings {
     cli_list urls;
-    const char *model, *key_file, *trace, *prompts, *length_scale, *label;
+    const char *model, *key_file, *ca_certs, *trace, *prompts, *length_scale, *label;
     double rate, speed, slo_ttft_ms, slo_tpot_ms, timeout;
     int64_t requests, concurrency, input_tokens, output_tokens, most_input, most_output, vocabulary, seed;
     int backend;
@@ -201,6 +201,7 @@ static int bench_serve(const void *settings)
                                            .seed = (uint64_t)s->seed,
                                            .slo_ttft_ms = s->slo_ttft_ms,
                                            .slo_tpot_ms = s->slo_tpot_ms,
+                                           .ca_certs = s->ca_certs,
                                            .timeout_ms = (int64_t)(s->timeout * 1000),
                                            .context = &progress,
                                            .progress = show};
@@ -265,6 +266,8 @@ static const cli_option server_options[] = {
      AT(model)},
     {"api-key-file", 0, CLI_OPTION_TEXT, "FILE", NULL, "its first line is the key; else COTERIE_API_KEY is",
      AT(key_file)},
+    {"ca-certs", 0, CLI_OPTION_TEXT, "FILE", NULL,
+     "certificates that a server's with https:// must come from (PEM; default: the system's)", AT(ca_certs)},
     {"policy-label", 0, CLI_OPTION_TEXT, "NAME", NULL, "what the server routes by, told beside the figures",
      AT(label)},
     {"json", 0, CLI_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
@@ -297,9 +300,10 @@ const cli_command cli_cmd_bench_serve = {
                                                      {"Server", server_options, 0},
                                                      {0}},
                 .positionals =
-                    (const cli_positional[]){{"URL", 1, MOST_URLS,
-                                              "the server, http://HOST[:PORT][/v1]; of several, each in turn",
-                                              AT(urls)},
-                                             {0}}},
+                    (const cli_positional[]){
+                        {"URL", 1, MOST_URLS,
+                         "the server, http://HOST[:PORT][/v1] or https://; of several, each in turn",
+                         AT(urls)},
+                        {0}}},
     .settings_bytes = sizeof(struct settings),
     .run = bench_serve};

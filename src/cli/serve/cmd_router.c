@@ -13,7 +13,7 @@ struct router_settings {
     cli_access_settings access;
     cli_list workers;
     int policy;
-    const char *model, *chat_template, *admin_key_file, *worker_key_file;
+    const char *model, *chat_template, *admin_key_file, *worker_key_file, *worker_ca_certs;
     int64_t block_size, seed;
     double stall_timeout, shutdown_timeout;
 };
@@ -80,6 +80,7 @@ static bool set_up(router_setup *setup, const struct router_settings *s)
         if (!cli_read_keys(&setup->worker_text, setup->worker_key, 1, s->worker_key_file)) return false;
         o->worker_key = setup->worker_key[0];
     }
+    o->worker_ca_certs = s->worker_ca_certs;
     o->access = setup->access.options;
     o->access.log = say;
     o->policy = (cot_route_policy)s->policy;
@@ -149,7 +150,8 @@ static int run_command(const void *settings)
 #define AT(field) offsetof(struct router_settings, field)
 static const cli_option router_options[] = {
     {"workers", 'w', CLI_OPTION_LIST, "URL|FILE", NULL,
-     "a worker, http://HOST[:PORT][/PREFIX]; or a JSON file with a list of them, which is read again when it "
+     "a worker, http://HOST[:PORT][/PREFIX] or https://; or a JSON file with a list of them, which is read "
+     "again when it "
      "changes; "
      "may "
      "be given several times",
@@ -168,6 +170,9 @@ static const cli_option router_options[] = {
      .min = 0.1, .max = 86400},
     {"worker-key-file", 0, CLI_OPTION_TEXT, "FILE", NULL,
      "the key that workers want, where the list names no other", AT(worker_key_file)},
+    {"worker-ca-certs", 0, CLI_OPTION_TEXT, "FILE", NULL,
+     "certificates that those of workers with https:// must come from (PEM; default: the system's)",
+     AT(worker_ca_certs)},
     {"admin-key-file", 0, CLI_OPTION_TEXT, "FILE", NULL,
      "keys, one a line, with which workers are added and drained (POST /workers)", AT(admin_key_file)},
     {"seed", 0, CLI_OPTION_INTEGER, "N", "0", "of the policy random", AT(seed), .least = 0,
