@@ -14,10 +14,10 @@ extern "C" {
 /* `running` sequences are there at any time; each step takes `batch` of them, a token of each. One that ends is replaced by the
  * next of a seeded shuffle, which begins somewhere in its first half: what stands before that is its prompt. */
 typedef enum cot_bench_batching {
-    COT_BENCH_BATCH_FCFS,      /* those that waited longest */
-    COT_BENCH_BATCH_RANDOM,    /* any */
-    COT_BENCH_BATCH_CHOSEN,    /* by the experts that they are expected to call, as far as max_wait_steps lets it */
-    COT_BENCH_BATCH_ORACLE,    /* the same, knowing the experts that they will call */
+    COT_BENCH_BATCH_FCFS,   /* those that waited longest */
+    COT_BENCH_BATCH_RANDOM, /* any */
+    COT_BENCH_BATCH_CHOSEN, /* by the experts that they are expected to call, as far as max_wait_steps lets it */
+    COT_BENCH_BATCH_ORACLE, /* the same, knowing the experts that they will call */
     COT_BENCH_BATCH_ADMISSION, /* `batch` of them run until they end; of the oldest 16 of the others the one whose prompt called
                                   experts most like theirs is admitted next, unless 16 overtook one */
     COT_BENCH_BATCHINGS
@@ -34,7 +34,8 @@ typedef struct cot_bench_schedule_options {
     int64_t steps;          /* of each seed, >= 1 */
     int32_t seeds;          /* replays, each with a split, starts and a shuffle of its own, 1 to 100 */
     uint64_t seed;          /* the first of them */
-    double training;        /* share of the generations that tables are counted on and that are not replayed, above 0, below 1 */
+    double
+        training; /* share of the generations that tables are counted on and that are not replayed, above 0, below 1 */
     void (*progress)(void *context, uint64_t done, uint64_t all); /* steps; NULL: nobody */
     void *context;
 } cot_bench_schedule_options;

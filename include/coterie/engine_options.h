@@ -143,6 +143,13 @@ typedef struct cot_engine_options {
         /* A running sequence may sit out so many steps for want of room in them, 1 to 1e6; then it comes before others.
          * Default 8. */
         int64_t max_wait_steps;
+        /* Who is admitted next. "fcfs": who came first; "experts": of the oldest 16 that wait, the one that is expected to
+         * add the fewest distinct experts to those that run; one that 16 have overtaken is next. Default: experts where
+         * there are signature tables. */
+        const char *schedule;
+        /* A file of cot_predictor_write (`coterie group --tables`) for this model, of any number of ranks, by whose token
+         * table the experts of requests are foretold from the last tokens of their prompts. Default: none are. */
+        const char *signature_tables;
     } batch;
     /* The KV cache. */
     struct {

@@ -490,6 +490,8 @@ class _EngineOptionsBatch(Structure):
         ("step_tokens", c_int64),
         ("tbt_ns", c_int64),
         ("max_wait_steps", c_int64),
+        ("schedule", c_char_p),
+        ("signature_tables", c_char_p),
     ]
 
 

@@ -7,6 +7,7 @@
 #include "engine/masks.h"
 #include "engine/migrate.h"
 #include "engine/sampler.h"
+#include "engine/tables.h"
 #include "placement/epoch.h"
 
 #include <pthread.h>
@@ -59,10 +60,12 @@ struct cot_engine {
     cot_expert_layout layout; // of those over the ranks, at first
     cot_placing placing;
     cot_moving moving;
-    cot_predictor *tables; // by whose groups experts sit, in every epoch; NULL: there are none
-    int32_t first_table;   // the layer of tables that is the first MoE layer
-    cot_replay replay;     // where the options give routing
-    int32_t *row_of_id;    // of the tables, where the trace replayed has ids of its own
+    cot_predictor *tables;            // by whose groups experts sit, in every epoch; NULL: there are none
+    int32_t first_table;              // the layer of tables that is the first MoE layer
+    cot_replay replay;                // where the options give routing
+    int32_t *row_of_id;               // of the tables, where the trace replayed has ids of its own
+    cot_engine_signatures signatures; // what foretells the experts of requests
+    bool by_experts;                  // requests are admitted by them
     int64_t block_tokens, tbt_ns, max_wait_steps; // the options
     uint64_t likeness;                            // of the model, to tell it from another
     cot_ranks ranks;

@@ -99,6 +99,16 @@ static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_err
     return COT_OK;
 }
 
+/* By whose order requests are admitted. */
+static cot_status choose_schedule(cot_engine *e, const cot_engine_resolved *options, cot_error *error)
+{
+    const int said = options->choice.batch_schedule;
+    e->by_experts = said == COT_UNSAID ? e->signatures.tables != NULL : said;
+    if (!e->by_experts || e->signatures.tables) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "schedule 'experts' needs signature tables, which foretell the experts of requests");
+}
+
 static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, cot_error *error)
 {
     const cot_expert_layout_shape shape = {.n_layers = (int32_t)e->config->moe_layers,
@@ -118,6 +128,9 @@ static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, co
     if (status == COT_OK && o->experts.tables)
         status = cot_engine_tables_open(&e->tables, o->experts.tables, e->config, &shape, o->experts.routing,
                                         &known, error);
+    if (status == COT_OK && o->batch.signature_tables)
+        status = cot_engine_signatures_open(&e->signatures, o->batch.signature_tables, e->config,
+                                            e->moe_layer, &known, error);
     if (status == COT_OK && o->experts.placement)
         status = cot_engine_placement_check(o->experts.placement, name, &known, error);
     if (status == COT_OK)
@@ -198,14 +211,17 @@ const char *cot_engine_weights_name(const cot_engine *e)
 
 cot_scheduler_limits cot_engine_limits(const cot_engine *e)
 {
-    return (cot_scheduler_limits){.sequences = e->runner.sequences,
-                                  .pages = e->runner.pages,
-                                  .step_tokens = e->runner.step_tokens,
-                                  .step_logits = e->runner.step_logits,
-                                  .step_maps = e->runner.step_maps,
-                                  .homes = e->runner.data_parallel ? e->info.ranks : 1,
-                                  .block = e->block_tokens,
-                                  .max_wait_steps = e->max_wait_steps};
+    const int64_t cells = (int64_t)e->signatures.n_layers * e->signatures.n_experts;
+    return (cot_scheduler_limits){
+        .sequences = e->runner.sequences,
+        .pages = e->runner.pages,
+        .step_tokens = e->runner.step_tokens,
+        .step_logits = e->runner.step_logits,
+        .step_maps = e->runner.step_maps,
+        .homes = e->runner.data_parallel ? e->info.ranks : 1,
+        .block = e->block_tokens,
+        .max_wait_steps = e->max_wait_steps,
+        .foresight = {e->by_experts ? cells : 0, cot_engine_signature, &e->signatures}};
 }
 
 /* Processes that were started from outside each have weights of their own, and an embedding. */
@@ -279,6 +295,7 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     if (status == COT_OK && (!e->moe_layer || !e->whole.layers || !e->whole.attention))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld layers", (long long)c->layers);
     if (status == COT_OK) status = lay_out_experts(e, &options->given, error);
+    if (status == COT_OK) status = choose_schedule(e, options, error);
     if (status == COT_OK)
         status = cot_engine_pipeline_of(&e->runner.pipeline, options, e->tables, &e->layout, error);
     if (status == COT_OK) e->runner.pipeline.row_of_id = e->row_of_id;

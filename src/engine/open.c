@@ -260,6 +260,7 @@ void cot_engine_close(cot_engine *e)
     cot_placing_close(&e->placing);
     cot_expert_layout_free(&e->layout);
     cot_predictor_close(e->tables);
+    cot_engine_signatures_close(&e->signatures);
     cot_loop_close(&e->loop);
     cot_ranks_close(&e->ranks);
     void *owned[] = {e->whole.layers, e->whole.attention, e->moe_layer, e->row_of_id};

@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool is_another(uint64_t hash, const cot_engine_known *known)
@@ -27,7 +28,7 @@ static cot_status check(const cot_predictor_info *t, const char *path, const cot
                         (int)t->n_layers, (int)t->layers[0], (int)t->layers[t->n_layers - 1],
                         cut ? "trace's layers" : "model's MoE layers", (int)n_layers, (int)layers[0],
                         (int)layers[n_layers - 1]);
-    if (t->n_ranks != shape->n_ranks)
+    if (shape->n_ranks && t->n_ranks != shape->n_ranks)
         return cot_fail(error, COT_INVALID_ARGUMENT, "'%s' has tables for %d ranks, not for %d", path,
                         (int)t->n_ranks, (int)shape->n_ranks);
     const bool of_trace = routing && routing->trace; // whose ids need not be the model's
@@ -98,4 +99,55 @@ cot_status cot_engine_tables_agree(const int32_t *group, const char *path, const
         }
     }
     return COT_OK;
+}
+
+/* ---- signatures ---- */
+
+cot_status cot_engine_signatures_open(cot_engine_signatures *s, const char *path, const cot_config *config,
+                                      const int32_t *moe_layer, const cot_engine_known *known,
+                                      cot_error *error)
+{
+    const cot_expert_layout_shape shape = {.n_layers = (int32_t)config->moe_layers,
+                                           .n_experts = (int32_t)config->gate.experts,
+                                           .layers = moe_layer};
+    cot_predictor_info info;
+    cot_status status = cot_engine_tables_open(&s->tables, path, config, &shape, NULL, known, error);
+    if (status != COT_OK) return status;
+    cot_predictor_describe(&info, s->tables);
+    if (!info.has[COT_PREDICT_TOKEN_TABLE])
+        return cot_fail(error, COT_INVALID_ARGUMENT, "'%s' has no token table", path);
+    s->n_layers = shape.n_layers;
+    s->n_experts = shape.n_experts;
+    s->scores = calloc(COT_ENGINE_SIGNATURE_TOKENS * (size_t)shape.n_experts, sizeof *s->scores);
+    return s->scores ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for signatures");
+}
+
+void cot_engine_signatures_close(cot_engine_signatures *s)
+{
+    cot_predictor_close(s->tables);
+    free(s->scores);
+    *s = (cot_engine_signatures){0};
+}
+
+bool cot_engine_signature(const void *signatures, uint8_t *share, const int32_t *tokens, int64_t n)
+{
+    const cot_engine_signatures *s = signatures;
+    int32_t rows[COT_ENGINE_SIGNATURE_TOKENS];
+    const int64_t last = n < COT_ENGINE_SIGNATURE_TOKENS ? n : COT_ENGINE_SIGNATURE_TOKENS;
+    int64_t known = 0;
+    cot_predict_rows(rows, s->tables, tokens + n - last, last);
+    for (int64_t t = 0; t < last; t++)
+        if (rows[t] >= 0) rows[known++] = rows[t];
+    if (!known) return false;
+    for (int32_t l = 0; l < s->n_layers; l++) {
+        const cot_predict_batch batch = {.layer = l, .n_tokens = known, .row = rows};
+        cot_predict_experts(s->scores, s->tables, COT_PREDICT_TOKEN_TABLE, &batch);
+        for (int32_t e = 0; e < s->n_experts; e++) {
+            float sum = 0;
+            for (int64_t t = 0; t < known; t++) sum += s->scores[t * s->n_experts + e];
+            const float mean = sum / (float)known;
+            share[(int64_t)l * s->n_experts + e] = (uint8_t)((mean < 1 ? mean : 1) * UINT8_MAX + 0.5f);
+        }
+    }
+    return true;
 }

@@ -1,4 +1,4 @@
-/* Tables of `coterie group` that an engine runs by: where experts sit. */
+/* Tables of `coterie group` that an engine runs by: where experts sit, and which experts a text will call. */
 #ifndef COT_ENGINE_TABLES_H
 #define COT_ENGINE_TABLES_H
 #include "coterie/engine.h"
@@ -12,7 +12,7 @@ typedef struct cot_engine_known {
 } cot_engine_known;
 
 /* Opens a file of tables. Errors: cot_predictor_open's; INVALID_ARGUMENT where they are of other layers, experts, ids or
- * ranks than the model and its group (`shape`), or, where a trace is cut, of other layers than the trace, and where they learnt from
+ * ranks (unless shape->n_ranks is 0) than the model and its group (`shape`), or, where a trace is cut, of other layers than the trace, and where they learnt from
  * another model than `known`, as far as both are known. The caller closes. */
 cot_status cot_engine_tables_open(cot_predictor **tables, const char *path, const cot_config *config,
                                   const cot_expert_layout_shape *shape, const cot_engine_routing *routing,
@@ -26,5 +26,25 @@ const int32_t *cot_engine_tables_groups(const cot_predictor *tables, int32_t fir
  * INVALID_ARGUMENT, naming the first expert that is elsewhere. */
 cot_status cot_engine_tables_agree(const int32_t *group, const char *path, const cot_expert_layout *layout,
                                    const char *name, cot_error *error);
+
+enum { COT_ENGINE_SIGNATURE_TOKENS = 128 }; // of a prompt, its last ones
+
+/* What foretells the experts of texts. */
+typedef struct cot_engine_signatures {
+    cot_predictor *tables; // NULL: nothing does
+    int32_t n_layers, n_experts;
+    float *scores; // [COT_ENGINE_SIGNATURE_TOKENS][E] scratch
+} cot_engine_signatures;
+
+/* By the token table of a file, of the model's MoE layers `moe_layer`. Errors: cot_engine_tables_open's, of any number of ranks;
+ * INVALID_ARGUMENT where it has no token table. Close either way. */
+cot_status cot_engine_signatures_open(cot_engine_signatures *signatures, const char *path,
+                                      const cot_config *config, const int32_t *moe_layer,
+                                      const cot_engine_known *known, cot_error *error);
+void cot_engine_signatures_close(cot_engine_signatures *signatures);
+/* Fills in share [MoE layers][E] (schedule/overlap.h) of a text that begins with these n tokens: the mean over its last ones that the
+ * table knows; false: it knows none. `signatures` is an open
+ * cot_engine_signatures. Not thread-safe. */
+bool cot_engine_signature(const void *signatures, uint8_t *share, const int32_t *tokens, int64_t n);
 
 #endif

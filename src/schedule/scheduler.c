@@ -26,7 +26,9 @@ cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limi
     s->ids = calloc(tokens, sizeof *s->ids);
     s->spans = calloc(tokens, sizeof *s->spans);
     s->maps = calloc((size_t)limits->step_maps, sizeof *s->maps);
-    if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps)
+    s->missing = calloc((size_t)limits->foresight.cells + 1, sizeof *s->missing);
+    s->missing_is_old = true;
+    if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps || !s->missing)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the scheduler's tables");
     while (s->free_row_count < limits->sequences) {
         s->free_rows[s->free_row_count] = (int32_t)(limits->sequences - 1 - s->free_row_count);
@@ -43,7 +45,7 @@ size_t cot_scheduler_bytes(const cot_scheduler_limits *l)
     return (size_t)l->pages * page + cot_prefix_bytes(l->pages, l->block) +
            (size_t)l->sequences * (sizeof(int32_t) + 2 * sizeof(void *)) +
            (size_t)l->step_tokens * (sizeof(int32_t) + sizeof(cot_span)) +
-           (size_t)l->step_maps * sizeof(cot_page_map);
+           (size_t)l->step_maps * sizeof(cot_page_map) + (size_t)(l->foresight.cells + 1) * sizeof(float);
 }
 
 static void free_request(cot_request_state *r)
@@ -134,7 +136,7 @@ void cot_scheduler_close(cot_scheduler *s)
     free_all(s->ended);
     cot_prefix_close(&s->prefix);
     cot_page_pool_close(&s->pool);
-    void *owned[] = {s->free_rows, s->active, s->by_row, s->ids, s->spans, s->maps};
+    void *owned[] = {s->free_rows, s->active, s->by_row, s->ids, s->spans, s->maps, s->missing};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     *s = (cot_scheduler){0};
 }
@@ -149,7 +151,9 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
 {
     const size_t aligned = (beside + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *),
                  numbers = (size_t)(limit + cot_page_count(limit));
-    cot_request_state *r = malloc(sizeof *r + aligned + numbers * sizeof(int32_t)); // the lists stand behind
+    const cot_scheduler_foresight *foresight = &s->limits.foresight;
+    cot_request_state *r = malloc(sizeof *r + aligned + numbers * sizeof(int32_t) +
+                                  (size_t)foresight->cells); // the lists stand behind
     if (!r) return NULL;
     *r = (cot_request_state){.beside = r + 1,
                              .forced = request->forced,
@@ -177,6 +181,9 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
     if (request->forced && request->forced_tokens)
         memcpy(r->tokens + r->prompt_tokens, request->forced,
                (size_t)request->forced_tokens * sizeof *r->tokens);
+    uint8_t *const share = (uint8_t *)(r->pages + cot_page_count(limit));
+    if (foresight->cells && foresight->expect(foresight->context, share, r->tokens, r->prompt_tokens))
+        r->share = share;
     *s->waiting_end = r;
     s->waiting_end = &r->next;
     s->waiting_count++;
@@ -203,22 +210,65 @@ static bool fits(cot_scheduler *s, const cot_request_state *r, int32_t node, int
     return cot_page_count(r->known) - blocks * s->limits.block / COT_KV_PAGE <= room;
 }
 
+/* What those that are active are not expected to call. */
+static void find_missing(cot_scheduler *s)
+{
+    if (!s->missing_is_old) return;
+    cot_overlap_clear(s->missing, s->limits.foresight.cells);
+    for (int64_t i = 0; i < s->active_count; i++)
+        if (s->active[i]->share) cot_overlap_take(s->missing, s->active[i]->share, s->limits.foresight.cells);
+    s->missing_is_old = false;
+}
+
+/* Those that could be admitted, the oldest first: one, or where there is foresight up to a window of them. Returns how many. */
+static int64_t list_oldest(const cot_scheduler *s, cot_request_state *oldest[COT_OVERLAP_WINDOW])
+{
+    const int64_t most = s->limits.foresight.cells ? COT_OVERLAP_WINDOW : 1;
+    int64_t n = 0;
+    for (cot_request_state *r = s->waiting; r && n < most; r = r->next)
+        if (!r->after) oldest[n++] = r;
+    return n;
+}
+
+static int64_t choose(cot_scheduler *s, cot_request_state *const *oldest, int64_t n)
+{
+    cot_overlap_waiting waiting[COT_OVERLAP_WINDOW];
+    if (n < 2) return 0;
+    for (int64_t i = 0; i < n; i++)
+        waiting[i] = (cot_overlap_waiting){oldest[i]->share, oldest[i]->overtaken, oldest[i]->admissions > 0};
+    find_missing(s);
+    return cot_overlap_admit(waiting, n, s->missing, s->limits.foresight.cells);
+}
+
+/* Whether it fits, beginning with the blocks up to *node, which are found. Where nobody will make room, it does without. */
+static bool begins(cot_scheduler *s, const cot_request_state *r, int32_t *node, int64_t *blocks)
+{
+    const cot_prefix_root root = root_of(s, r);
+    *node = -1;
+    *blocks = 0;
+    if (!r->all_logits) // which are told of tokens that are computed
+        *node = cot_prefix_match(&s->prefix, &root, r->tokens, r->known - 1, blocks);
+    if (fits(s, r, *node, *blocks)) return true;
+    *node = -1;
+    *blocks = 0;
+    return !s->active_count;
+}
+
 cot_request_state *cot_scheduler_admit(cot_scheduler *s)
 {
-    cot_request_state *r = s->waiting;
-    while (r && r->after) r = r->next;
-    if (!r || !s->free_row_count || !cot_compose_admits(s->active, s->active_count, &s->limits, &s->cost))
+    cot_request_state *oldest[COT_OVERLAP_WINDOW];
+    const int64_t waiting = list_oldest(s, oldest);
+    if (!waiting || !s->free_row_count ||
+        !cot_compose_admits(s->active, s->active_count, &s->limits, &s->cost))
         return NULL;
-    int64_t blocks = 0;
-    int32_t node = -1;
-    const cot_prefix_root root = root_of(s, r);
-    if (!r->all_logits) // which are told of tokens that are computed
-        node = cot_prefix_match(&s->prefix, &root, r->tokens, r->known - 1, &blocks);
-    if (!fits(s, r, node, blocks)) {
-        if (s->active_count) return NULL;
-        node = -1; // nobody will make room: it does without
-        blocks = 0;
-    }
+    int64_t blocks, next = choose(s, oldest, waiting);
+    int32_t node;
+    bool fit = begins(s, oldest[next], &node, &blocks);
+    if (!fit && next) fit = begins(s, oldest[next = 0], &node, &blocks);
+    if (!fit) return NULL;
+    for (int64_t i = 0; i < next; i++) oldest[i]->overtaken++;
+    cot_request_state *const r = oldest[next];
+    if (r->share && !s->missing_is_old) cot_overlap_take(s->missing, r->share, s->limits.foresight.cells);
     leave_queue(s, r);
     r->row = s->free_rows[--s->free_row_count];
     s->active[s->active_count++] = s->by_row[r->row] = r;
@@ -244,6 +294,7 @@ cot_request_state *cot_scheduler_find(const cot_scheduler *s, uint64_t id)
 static void stop(cot_scheduler *s, cot_request_state *r)
 {
     leave_cache(s, r);
+    s->missing_is_old = true;
     s->free_rows[s->free_row_count++] = r->row;
     int64_t at = 0;
     while (s->active[at] != r) at++;

@@ -5,8 +5,8 @@
  *               ^                 plan, step, fed, plan, step, fed ...
  *               '----- preempted -----'
  *
- * Requests are admitted in the order in which they came, each as soon as there is a row, and pages for the tokens that it
- * has so far: free ones, idle ones, or such as hold the text that it begins with. Pages are taken as sequences grow. When
+ * Requests are admitted in the order in which they came, or where their experts are foretold by these (overlap.h), each as soon as
+ * there is a row, and pages for the tokens that it has so far: free ones, idle ones, or such as hold the text that it begins with. Pages are taken as sequences grow. When
  * there are not enough for a step, the request that was admitted last goes back to the head of the queue: its pages are
  * released, its tokens kept, and computed again later. One that runs alone gives up what it holds beyond its own pages,
  * so that the first always gets on. Memory is allocated when a request is made, and nowhere else. */
@@ -14,6 +14,7 @@
 #define COT_SCHEDULE_SCHEDULER_H
 #include "coterie/request.h"
 #include "schedule/cost.h"
+#include "schedule/overlap.h"
 #include "schedule/prefix.h"
 #include "schedule/step.h"
 
@@ -22,11 +23,14 @@ typedef struct cot_request_state {
     uint64_t id;
     void *beside; // what whoever submitted it keeps with it, which the scheduler neither reads nor fills
     bool forced, all_logits, ended;
-    int32_t home, row;     // row: which of the page tables is its own; -1 while it waits
-    int32_t recorded;      // the sequence of recorded routing that it replays
-    uint64_t after;        // the request that it waits for; 0: none, or no longer
-    int64_t admissions;    // how often it became active
-    int64_t sat_out;       // steps since it last had a part in one, or became active
+    int32_t home, row;  // row: which of the page tables is its own; -1 while it waits
+    int32_t recorded;   // the sequence of recorded routing that it replays
+    uint64_t after;     // the request that it waits for; 0: none, or no longer
+    int64_t admissions; // how often it became active
+    int64_t overtaken;  // by how many that came later, while it waited and could have been admitted
+    const uint8_t
+        *share;      // [limits.foresight.cells] what is expected of it (overlap.h); NULL: nothing is known
+    int64_t sat_out; // steps since it last had a part in one, or became active
     int64_t prompt_tokens; // so many of `tokens`, the first ones, are the prompt
     int64_t text_begin;    // where generated text begins: behind the prompt, or in one that ends with some
     int64_t limit;         // most tokens that it may come to
@@ -53,6 +57,14 @@ static inline bool cot_request_draws(const cot_request_state *request, const cot
            request->known < request->limit;
 }
 
+/* What foretells the experts of requests. */
+typedef struct cot_scheduler_foresight {
+    int64_t cells; // (MoE layer, expert)s; 0: none, requests are admitted in the order in which they came
+    /* Fills in share [cells] of a text that begins with these n tokens; false: nothing is known of it. Pure. */
+    bool (*expect)(const void *context, uint8_t *share, const int32_t *tokens, int64_t n);
+    const void *context;
+} cot_scheduler_foresight;
+
 typedef struct cot_scheduler_limits {
     int64_t sequences, pages;         // most sequences that are active at once; pages of the KV cache
     int64_t step_tokens, step_logits; // most tokens of a step, and most rows of logits
@@ -61,6 +73,7 @@ typedef struct cot_scheduler_limits {
     int64_t block;                    // tokens of a block of the prefix cache; 0: nothing is kept in it
     int64_t max_wait_steps;           // steps that an active sequence may sit out (compose.h)
     int64_t target_ns;                // how long a step should take at most; 0: as long as it takes
+    cot_scheduler_foresight foresight;
 } cot_scheduler_limits;
 
 typedef struct cot_scheduler {
@@ -75,6 +88,8 @@ typedef struct cot_scheduler {
     cot_request_state **by_row; // [sequences]
     int64_t active_count, waiting_count;
     cot_request_state *waiting, **waiting_end, *ended;
+    float *missing; // [foresight.cells] of the active ones, unless one of them left since
+    bool missing_is_old;
     int32_t *ids;                                     // [step_tokens] what a plan points to
     cot_span *spans;                                  // [step_tokens]
     cot_page_map *maps;                               // [step_maps]
@@ -95,8 +110,9 @@ size_t cot_scheduler_bytes(const cot_scheduler_limits *limits); // of the tables
  * is there. Returns NULL, with nothing changed, when memory runs out. */
 cot_request_state *cot_scheduler_submit(cot_scheduler *scheduler, const cot_request *request, int64_t limit,
                                         int32_t home, size_t beside);
-/* The first that waits, and for no other request, becomes active if it fits, else NULL. What is found of its beginning
- * counts as fed. */
+/* One that waits, and for no other request, becomes active if it fits, else NULL: the first, or where there is foresight the one of
+ * the first COT_OVERLAP_WINDOW that cot_overlap_admit takes, and the first where that does not fit. One that was preempted is
+ * never overtaken. What is found of its beginning counts as fed. */
 cot_request_state *cot_scheduler_admit(cot_scheduler *scheduler);
 /* What the active ones do next (compose.h); takes the pages for it, preempting for want of them. It points into the
  * scheduler and into no request. */

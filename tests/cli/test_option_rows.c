@@ -173,7 +173,8 @@ static void words(void **state)
 /* `serve` takes what an engine calls an invalid argument for wrong usage; no such file, or instruction set here, is none. */
 static void refuse_name(const struct commands *commands, const char *name)
 {
-    const bool invalid = strcmp(name, "isa") != 0 && strcmp(name, "tables") != 0;
+    const bool invalid =
+        strcmp(name, "isa") != 0 && strcmp(name, "tables") != 0 && strcmp(name, "signature-tables") != 0;
     for (int i = 0; commands->line[i]; i++)
         must_refuse(commands->line[i], name, "/nowhere/no-such",
                     invalid && !strncmp(commands->line[i], "serve", 5) ? 2 : 1, "'/nowhere/no-such'");

@@ -30,9 +30,9 @@ static cot_trace drawn_trace(int texts, int tokens, int domains, unsigned loyal,
                     for (int b = first; b < i; b++) again |= experts[b] == experts[i];
                 }
             }
-            assert_int_equal(cot_trace_builder_append(builder, s, (int32_t)(draw(seed) % VOCAB), experts,
-                                                      NULL, NULL),
-                             COT_OK);
+            assert_int_equal(
+                cot_trace_builder_append(builder, s, (int32_t)(draw(seed) % VOCAB), experts, NULL, NULL),
+                COT_OK);
         }
     assert_int_equal(cot_trace_builder_finish(&trace, builder, NULL), COT_OK);
     cot_trace_builder_close(builder);
@@ -119,7 +119,8 @@ static void nothing_is_known_beforehand(void **state)
     (void)state;
     enum { TEXTS = 12, TOKENS = 40 };
     uint64_t seed = test_seed(), same = seed;
-    cot_trace trace = drawn_trace(TEXTS, TOKENS, 3, 5, &seed), other = drawn_trace(TEXTS, TOKENS, 3, 5, &same);
+    cot_trace trace = drawn_trace(TEXTS, TOKENS, 3, 5, &seed),
+              other = drawn_trace(TEXTS, TOKENS, 3, 5, &same);
     uint8_t chosen[TEXTS] = {1, 1, 1, 1};
     uint8_t *const experts = (uint8_t *)(uintptr_t)other.experts_u8;
     int32_t *const ids = (int32_t *)(uintptr_t)other.token_ids;

@@ -136,6 +136,7 @@ static void unknown_names_are_named(void **state)
     must_refuse(&o, #field, "'/nowhere/no-such'");                                                           \
     o = plain();                                                                                             \
     rows++;
+#define IN_SCHEDULING IN_RANKS
 #define COT_TEXT(group, field, agree, table, ...) IN_##table(group.field)
 #include "coterie/engine_options.def"
     assert_true(rows > 3);

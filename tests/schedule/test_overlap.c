@@ -128,7 +128,8 @@ static void steps_take_whoever_adds_least(void **state)
         const int64_t count = 1 + below(&seed, MOST), batch = 1 + below(&seed, MOST),
                       max_wait = 1 + below(&seed, 8);
         for (int64_t i = 0; i < count; i++) {
-            for (int c = 0; c < CELLS; c++) shares[i][c] = draw(&seed) % 4 ? 0 : 255; // so that unions are exact
+            for (int c = 0; c < CELLS; c++)
+                shares[i][c] = draw(&seed) % 4 ? 0 : 255; // so that unions are exact
             waited[i] = below(&seed, 10);
             sequences[i] = (cot_overlap_sequence){shares[i], waited[i], draw(&seed) % 2};
         }
@@ -152,8 +153,7 @@ static void nobody_sits_out_longer_than_the_bound(void **state)
         cot_overlap_sequence sequences[MOST];
         float missing[FEW];
         const int64_t count = 1 + below(&seed, MOST), batch = 1 + below(&seed, count),
-                      max_wait = 1 + below(&seed, 12),
-                      bound = max_wait + (count + batch - 1) / batch - 1;
+                      max_wait = 1 + below(&seed, 12), bound = max_wait + (count + batch - 1) / batch - 1;
         for (int64_t i = 0; i < count; i++) {
             for (int c = 0; c < FEW; c++) shares[i][c] = (uint8_t)(draw(&seed) % 256);
             sequences[i] = (cot_overlap_sequence){shares[i], 0, false};

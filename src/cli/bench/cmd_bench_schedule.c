@@ -34,21 +34,21 @@ static void print_json(const struct settings *s, const cot_trace *trace, const c
     json_t *const list = json_array();
     for (int way = 0; way < COT_BENCH_BATCHINGS; way++) {
         const cot_bench_schedule_row *row = &rows[way];
-        json_array_append_new(
-            list, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "policy",
-                            cot_bench_batching_names[way], "experts", row->experts, "over_fcfs",
-                            row->experts / rows[COT_BENCH_BATCH_FCFS].experts, "least_seed", row->least,
-                            "most_seed", row->most, "busiest_rank", row->busiest, "all_running", row->all,
-                            "max_wait_steps", (json_int_t)row->most_waited_steps, "max_overtaken",
-                            (json_int_t)row->most_overtaken));
+        json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "policy",
+                                              cot_bench_batching_names[way], "experts", row->experts,
+                                              "over_fcfs", row->experts / rows[COT_BENCH_BATCH_FCFS].experts,
+                                              "least_seed", row->least, "most_seed", row->most,
+                                              "busiest_rank", row->busiest, "all_running", row->all,
+                                              "max_wait_steps", (json_int_t)row->most_waited_steps,
+                                              "max_overtaken", (json_int_t)row->most_overtaken));
     }
-    json_t *const o = json_pack(
-        "{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "model", trace->model,
-        "layers", (int)trace->n_layers, "experts", (int)trace->n_experts, "top_k", (int)trace->top_k,
-        "running", (json_int_t)s->running, "batch", (json_int_t)s->batch, "max_wait_steps",
-        (json_int_t)s->max_wait_steps, "ranks", (json_int_t)s->ranks, "steps", (json_int_t)s->steps, "seeds",
-        (json_int_t)s->seeds, "seed", (json_int_t)s->seed, "replayed", (json_int_t)replayed, "gains",
-        gains(rows), "policies", list);
+    json_t *const o =
+        json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "model",
+                  trace->model, "layers", (int)trace->n_layers, "experts", (int)trace->n_experts, "top_k",
+                  (int)trace->top_k, "running", (json_int_t)s->running, "batch", (json_int_t)s->batch,
+                  "max_wait_steps", (json_int_t)s->max_wait_steps, "ranks", (json_int_t)s->ranks, "steps",
+                  (json_int_t)s->steps, "seeds", (json_int_t)s->seeds, "seed", (json_int_t)s->seed,
+                  "replayed", (json_int_t)replayed, "gains", gains(rows), "policies", list);
     json_dumpf(o, stdout, JSON_INDENT(1));
     printf("\n");
     json_decref(o);
@@ -123,8 +123,8 @@ static const cli_option options[] = {
     {"seeds", 0, CLI_OPTION_INTEGER, "N", "5", "replays, each with a split, starts and an order of its own",
      AT(seeds), .least = 1, .most = 100},
     {"training", 0, CLI_OPTION_REAL, "SHARE", "0.2",
-     "part of the generations that tables are counted on, and that is not replayed", AT(training), .min = 1e-6,
-     .max = 1 - 1e-6},
+     "part of the generations that tables are counted on, and that is not replayed", AT(training),
+     .min = 1e-6, .max = 1 - 1e-6},
     {"seed", 0, CLI_OPTION_INTEGER, "N", "1", "the first seed", AT(seed), .least = 0, .most = INT64_MAX},
     {"json", 0, CLI_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
     {0}};
@@ -147,7 +147,8 @@ const cli_command cli_cmd_bench_schedule = {
                                       "coterie bench schedule trace.safetensors --batch 16 --json", NULL},
     .options = {.groups = (const cli_option_group[]){{"Options", options, 0}, {0}},
                 .positionals =
-                    (const cli_positional[]){{"TRACE", 1, 1, "a trace of tokens, of any format that coterie reads",
+                    (const cli_positional[]){{"TRACE", 1, 1,
+                                              "a trace of tokens, of any format that coterie reads",
                                               AT(trace), NULL},
                                              {0}}},
     .settings_bytes = sizeof(struct settings),

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_BACK = 64, PRIOR = 8 }; // tokens of a prompt that are looked at; as many tokens as the mean counts
+enum {
+    LOOK_BACK = 64,
+    PRIOR = 8
+}; // tokens of a prompt that are looked at; as many tokens as the mean counts
 
 static int64_t cells_of(const cot_trace *trace)
 {
@@ -22,7 +25,8 @@ cot_status cot_bench_foresight_open(cot_bench_foresight *f, const cot_trace *tra
     *f = (cot_bench_foresight){.trace = trace};
     f->mean = calloc((size_t)cells_of(trace), sizeof *f->mean);
     f->token = calloc((size_t)trace->n_experts, sizeof *f->token);
-    if (!f->mean || !f->token) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the experts' shares");
+    if (!f->mean || !f->token)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the experts' shares");
     const cot_status status = cot_predictor_train(&f->tables, trace, &options, error);
     for (int32_t l = 0; l < trace->n_layers && status == COT_OK; l++) {
         const cot_predict_batch any = {.layer = l, .n_tokens = 1};

@@ -22,13 +22,13 @@ struct replay {
     uint8_t *training; // [S]
     int64_t *shuffled; // [S] the first `generations` are replayed, in this order
     int64_t generations, came, passes;
-    uint64_t seed, choices; // numbers drawn
+    uint64_t seed, choices;         // numbers drawn
     cot_bench_generation *running;  // [running]
     cot_overlap_sequence *sequence; // [running] the same
-    int64_t *queue, *overtaken;     // [running] admission: those that run, then those that wait, the oldest first
-    float *missing, *history;       // [L][E] scratch; [running][L][E]
-    uint8_t *share, *called;        // [running][L][E]; [E] bits: by the batch, by any
-    int64_t experts, busiest, all;  // sums over layers and steps
+    int64_t *queue, *overtaken; // [running] admission: those that run, then those that wait, the oldest first
+    float *missing, *history;   // [L][E] scratch; [running][L][E]
+    uint8_t *share, *called;    // [running][L][E]; [E] bits: by the batch, by any
+    int64_t experts, busiest, all; // sums over layers and steps
     cot_bench_schedule_row *row;
 };
 
@@ -96,8 +96,12 @@ static void take(struct replay *r, cot_bench_batching way)
 {
     const cot_bench_schedule_options *o = r->o;
     switch (way) {
-    case COT_BENCH_BATCH_RANDOM: take_any(r); break;
-    case COT_BENCH_BATCH_FCFS: cot_overlap_choose(r->sequence, o->running, o->batch, 0, r->missing, 0); break;
+    case COT_BENCH_BATCH_RANDOM:
+        take_any(r);
+        break;
+    case COT_BENCH_BATCH_FCFS:
+        cot_overlap_choose(r->sequence, o->running, o->batch, 0, r->missing, 0);
+        break;
     case COT_BENCH_BATCH_CHOSEN:
     case COT_BENCH_BATCH_ORACLE:
         cot_overlap_choose(r->sequence, o->running, o->batch, o->max_wait_steps, r->missing, cells_of(r));
@@ -105,7 +109,8 @@ static void take(struct replay *r, cot_bench_batching way)
     case COT_BENCH_BATCH_ADMISSION:
         for (int64_t i = 0; i < o->running; i++) r->sequence[r->queue[i]].taken = i < o->batch;
         break;
-    case COT_BENCH_BATCHINGS: break;
+    case COT_BENCH_BATCHINGS:
+        break;
     }
 }
 
@@ -276,9 +281,10 @@ static cot_status split(struct replay *r, cot_error *error)
     r->generations = 0;
     for (int64_t s = 0; s < sequences; s++) r->generations += !r->training[s] && length_of(r->trace, s) > 1;
     if (r->generations < r->o->running)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "%lld sequences cannot run at once: the trace has %lld of two tokens or more to replay",
-                        (long long)r->o->running, (long long)r->generations);
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "%lld sequences cannot run at once: the trace has %lld of two tokens or more to replay",
+            (long long)r->o->running, (long long)r->generations);
     return COT_OK;
 }
 
