@@ -71,7 +71,7 @@ typedef struct cot_dialect_options {
     bool is_opened;               // the prompt ended within the reasoning
     bool shows_special;           // tokens that decoding may skip are text
     const char *forced_name;      // of FORCED
-    const json_t *tools;          // a list as OpenAI's API has it, borrowed while the parser lives; NULL: none
+    const json_t *tools; // a list as OpenAI's API has it, borrowed while the parser lives; NULL: none
     /* Whether the vocabulary has a marker as an added token. */
     bool (*is_token)(void *context, const char *marker);
     void *context;

@@ -5,7 +5,7 @@
 
 #define THINK .reasoning = "<think>", .reasoning_end = "</think>"
 #define DEEPSEEK                                                                                             \
-    .section = "<｜tool▁calls▁begin｜>", .section_end = "<｜tool▁calls▁end｜>",                             \
+    .section = "<｜tool▁calls▁begin｜>", .section_end = "<｜tool▁calls▁end｜>",                              \
     .call = "<｜tool▁call▁begin｜>", .call_end = "<｜tool▁call▁end｜>", .separator = "<｜tool▁sep｜>"
 
 const cot_dialect cot_dialects[] = {

@@ -19,27 +19,29 @@ static bool pass(const char **at, const char *end, const char *text)
     return true;
 }
 
-static bool writes_objects(const cot_dialect *d, const char *at, const char *end, const char *name, const char *key,
-                           const char *value)
+static bool writes_objects(const cot_dialect *d, const char *at, const char *end, const char *name,
+                           const char *key, const char *value)
 {
     if (!d->call_end) pass(&at, end, "["); // a list
     if (!pass(&at, end, "{")) return false;
     const bool named_first = pass(&at, end, "\"name\"");
-    if (!named_first && !(pass(&at, end, "\"type\"") && pass(&at, end, ":") && pass(&at, end, "\"function\"") &&
-                          pass(&at, end, ",") && pass(&at, end, "\"name\"")))
+    if (!named_first &&
+        !(pass(&at, end, "\"type\"") && pass(&at, end, ":") && pass(&at, end, "\"function\"") &&
+          pass(&at, end, ",") && pass(&at, end, "\"name\"")))
         return false;
     if (!pass(&at, end, ":") || !pass(&at, end, "\"") || !pass(&at, end, name) || !pass(&at, end, "\"") ||
         !pass(&at, end, ","))
         return false;
     // the parser takes both names; what the model writes is what the template does
-    if (!pass(&at, end, d->is_bare ? "\"parameters\"" : "\"arguments\"") || !pass(&at, end, ":")) return false;
+    if (!pass(&at, end, d->is_bare ? "\"parameters\"" : "\"arguments\"") || !pass(&at, end, ":"))
+        return false;
     if (!pass(&at, end, "{")) return false;
     const char *at_key = find(at, end, key), *at_value = find(at_key, end, value);
     return at_value && (!d->call_end || find(at_value, end, d->call_end));
 }
 
-static bool writes_headed(const cot_dialect *d, const char *at, const char *end, const char *name, const char *key,
-                          const char *value)
+static bool writes_headed(const cot_dialect *d, const char *at, const char *end, const char *name,
+                          const char *key, const char *value)
 {
     if (d->has_kind && (!pass(&at, end, "function") || !pass(&at, end, d->separator))) return false;
     if (d->has_address) {
@@ -54,8 +56,8 @@ static bool writes_headed(const cot_dialect *d, const char *at, const char *end,
     return at_value && (!d->call_end || find(at_value, end, d->call_end));
 }
 
-static bool writes_markup(const cot_dialect *d, const char *at, const char *end, const char *name, const char *key,
-                          const char *value)
+static bool writes_markup(const cot_dialect *d, const char *at, const char *end, const char *name,
+                          const char *key, const char *value)
 {
     if (d->function && !pass(&at, end, d->function)) return false;
     pass(&at, end, "\"");
@@ -79,7 +81,8 @@ static bool writes(const cot_dialect *d, const char *text, const char *end, cons
         const char *to = find(text, end, "to=functions."), *behind = to ? to + strlen("to=functions.") : NULL;
         return behind && pass(&behind, end, name) && find(find(behind, end, "<|message|>"), end, value);
     }
-    if (d->form != COT_DIALECT_OBJECTS && d->form != COT_DIALECT_HEADED && d->form != COT_DIALECT_MARKUP) return false;
+    if (d->form != COT_DIALECT_OBJECTS && d->form != COT_DIALECT_HEADED && d->form != COT_DIALECT_MARKUP)
+        return false;
     for (const char *at = text; at; at++) {
         // the marker, or of calls that have none any object
         const char *marker = d->is_bare ? "{" : d->call;

@@ -46,7 +46,8 @@ static void read_header(cot_dialect_parser *p)
     static const char to[] = "to=", space[] = "functions.";
     const char *text = p->key_text.data ? p->key_text.data : "", *at = text;
     const char *channel = memchr(text, '\n', p->key_text.bytes); // stands for the token
-    p->kind = p->options.reasoning && channel && strncmp(channel + 1, "analysis", 8) == 0 ? REASONING : CONTENT;
+    p->kind =
+        p->options.reasoning && channel && strncmp(channel + 1, "analysis", 8) == 0 ? REASONING : CONTENT;
     while ((at = strstr(at, to)) && at > text && !cot_dialect_is_space(at[-1])) at += sizeof to - 1;
     if (at && json_array_size(p->options.tools)) {
         at += sizeof to - 1;
@@ -75,7 +76,8 @@ cot_dialect_look cot_dialect_step_harmony(cot_dialect_parser *p)
 {
     size_t at = p->at, next = at;
     mark m = NONE;
-    if (p->state == BEFORE && !p->has_content && !p->had_marker) { // the header that the prompt has begun goes on
+    if (p->state == BEFORE && !p->has_content &&
+        !p->had_marker) { // the header that the prompt has begun goes on
         const cot_dialect_marker to = {" to=", 4, false};
         const cot_dialect_look look = cot_dialect_match(p, &to, at, &next);
         if (look == COT_DIALECT_MORE) return look;
@@ -83,7 +85,9 @@ cot_dialect_look cot_dialect_step_harmony(cot_dialect_parser *p)
     }
     while (at < p->in.bytes && (unsigned char)p->in.data[at] < COT_DIALECT_END) at++;
     if (p->state == HEADER) {
-        const size_t room = 4 * COT_DIALECT_NAME_BYTES - (p->key_text.bytes < 4 * COT_DIALECT_NAME_BYTES ? p->key_text.bytes : 4 * COT_DIALECT_NAME_BYTES);
+        const size_t room =
+            4 * COT_DIALECT_NAME_BYTES -
+            (p->key_text.bytes < 4 * COT_DIALECT_NAME_BYTES ? p->key_text.bytes : 4 * COT_DIALECT_NAME_BYTES);
         for (size_t i = p->at; i < at; i++) // a line's end is the channel's token
             if (p->in.data[i] == '\n' || !p->in.data[i]) p->in.data[i] = ' ';
         cot_dialect_keep(p, &p->key_text, p->in.data + p->at, at - p->at < room ? at - p->at : room);
@@ -116,8 +120,7 @@ cot_dialect_look cot_dialect_step_harmony(cot_dialect_parser *p)
         break;
     case OTHER:
     case NONE:
-        if (p->options.shows_special && p->state != HEADER)
-            say(p, p->in.data + at + 1, next - at - 2);
+        if (p->options.shows_special && p->state != HEADER) say(p, p->in.data + at + 1, next - at - 2);
         break;
     }
     return COT_DIALECT_YES;

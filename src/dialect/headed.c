@@ -99,7 +99,8 @@ static cot_dialect_look step_header(cot_dialect_parser *p)
     if (look == COT_DIALECT_MORE) return look;
     trim(&p->name);
     trim(&p->call_id);
-    if (look == COT_DIALECT_NO) return brace == '{' && p->in.data[at] == '{' ? go(p, ARGUMENTS, at) : fault(p, at);
+    if (look == COT_DIALECT_NO)
+        return brace == '{' && p->in.data[at] == '{' ? go(p, ARGUMENTS, at) : fault(p, at);
     if (!p->calls->has_kind) return go(p, ARGUMENTS, next);
     p->name.bytes = 0;
     return go(p, IN_LINE, next);

@@ -39,7 +39,8 @@ static cot_dialect_look end_call(cot_dialect_parser *p, size_t at, bool loosely)
 
 /* A name or key up to its end, in quotes or not; quotes, and what else stands in the tag, are left out. YES: it is in `to`, and the text
  * goes on at *next. NO: it is none. */
-static cot_dialect_look take_word(cot_dialect_parser *p, cot_buffer *to, const cot_dialect_marker *end, size_t *next)
+static cot_dialect_look take_word(cot_dialect_parser *p, cot_buffer *to, const cot_dialect_marker *end,
+                                  size_t *next)
 {
     size_t at = p->at;
     for (; at < p->in.bytes; at++) {
@@ -88,7 +89,8 @@ static cot_dialect_look step_bare_name(cot_dialect_parser *p)
         if (at - p->at > COT_DIALECT_NAME_BYTES || (unsigned char)p->in.data[at] >= COT_DIALECT_END)
             return fault(p, at);
     }
-    if (look == COT_DIALECT_MORE || (at == p->in.bytes && (!p->is_over || p->is_cut))) return COT_DIALECT_MORE;
+    if (look == COT_DIALECT_MORE || (at == p->in.bytes && (!p->is_over || p->is_cut)))
+        return COT_DIALECT_MORE;
     size_t from = p->at, to = at;
     while (from < to && cot_dialect_is_space(p->in.data[from])) from++;
     while (to > from && cot_dialect_is_space(p->in.data[to - 1])) to--;
@@ -141,7 +143,10 @@ static cot_dialect_look step_body(cot_dialect_parser *p)
     const struct {
         const cot_dialect_marker *marker;
         int state;
-    } tags[] = {{&p->key, IN_KEY}, {&p->function_end, OPEN}, {&p->call_end, COT_DIALECT_IN_TEXT}, {&p->function, IN_NAME}};
+    } tags[] = {{&p->key, IN_KEY},
+                {&p->function_end, OPEN},
+                {&p->call_end, COT_DIALECT_IN_TEXT},
+                {&p->function, IN_NAME}};
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
         const cot_dialect_look look = cot_dialect_match(p, tags[i].marker, at, &next);
         if (look == COT_DIALECT_MORE) return look;
@@ -168,7 +173,8 @@ static cot_dialect_look step_key(cot_dialect_parser *p)
     size_t next;
     const cot_dialect_look look = take_word(p, &p->key_text, &p->key_end, &next);
     if (look == COT_DIALECT_MORE) return look;
-    return look == COT_DIALECT_YES ? go(p, p->value.text ? BEFORE_VALUE : VALUE_BEGINS, next) : go(p, BODY, p->at);
+    return look == COT_DIALECT_YES ? go(p, p->value.text ? BEFORE_VALUE : VALUE_BEGINS, next)
+                                   : go(p, BODY, p->at);
 }
 
 /* ---- values ---- */
@@ -243,7 +249,7 @@ static cot_dialect_look step_value(cot_dialect_parser *p)
         size_t bytes, behind;
         // the line's end before an end tag is the format's
         const cot_dialect_look look =
-            c == first || (unsigned char)c >= COT_DIALECT_END ? ends_value(p, at, &next)
+            c == first || (unsigned char)c >= COT_DIALECT_END                ? ends_value(p, at, &next)
             : is_line && at + 1 < p->in.bytes && p->in.data[at + 1] == first ? ends_value(p, at + 1, &next)
             : is_line && at + 1 == p->in.bytes && !p->is_over                ? COT_DIALECT_MORE
                                                                              : COT_DIALECT_NO;

@@ -156,7 +156,8 @@ static member member_of(const cot_dialect_parser *p)
 {
     const char *key = p->key_text.data;
     if (strcmp(key, "name") == 0) return p->has_name ? OTHER : NAME;
-    if (strcmp(key, "arguments") == 0 || strcmp(key, "parameters") == 0) return p->has_arguments ? OTHER : ARGUMENTS;
+    if (strcmp(key, "arguments") == 0 || strcmp(key, "parameters") == 0)
+        return p->has_arguments ? OTHER : ARGUMENTS;
     return OTHER;
 }
 
@@ -203,7 +204,8 @@ static cot_dialect_look take_string(cot_dialect_parser *p)
     bool good = string != NULL;
     p->kept->bytes = 0;
     if (good && p->state == IN_NAME) {
-        p->has_name = good = bytes && bytes <= COT_DIALECT_NAME_BYTES && cot_dialect_keep(p, &p->name, text, bytes);
+        p->has_name = good =
+            bytes && bytes <= COT_DIALECT_NAME_BYTES && cot_dialect_keep(p, &p->name, text, bytes);
     } else if (good) {
         p->has_arguments = true;
         cot_dialect_keep(p, &p->early, bytes ? text : "{}", bytes ? bytes : 2);

@@ -136,14 +136,18 @@ bool cot_dialect_quote(cot_buffer *out, const char *text, size_t bytes)
         if (c >= 0x20 && c != '"' && c != '\\') continue;
         char escape[6] = {'\\', (char)c, '0', '0', digits[c >> 4], digits[c & 15]};
         size_t length = 2;
-        if (c == '\n') escape[1] = 'n';
-        else if (c == '\t') escape[1] = 't';
-        else if (c == '\r') escape[1] = 'r';
+        if (c == '\n')
+            escape[1] = 'n';
+        else if (c == '\t')
+            escape[1] = 't';
+        else if (c == '\r')
+            escape[1] = 'r';
         else if (c < 0x20) {
             escape[1] = 'u';
             length = 6;
         }
-        if (!cot_buffer_append(out, text + from, i - from) || !cot_buffer_append(out, escape, length)) return false;
+        if (!cot_buffer_append(out, text + from, i - from) || !cot_buffer_append(out, escape, length))
+            return false;
         from = i + 1;
     }
     return cot_buffer_append(out, text + from, bytes - from);
@@ -210,7 +214,8 @@ const json_t *cot_dialect_tool(const cot_dialect_parser *p, const char *name, si
     json_t *tool;
     json_array_foreach(p->options.tools, i, tool)
     {
-        const json_t *function = json_object_get(tool, "function"), *known = json_object_get(function, "name");
+        const json_t *function = json_object_get(tool, "function"),
+                     *known = json_object_get(function, "name");
         if (json_string_length(known) == bytes && json_is_string(known) &&
             memcmp(json_string_value(known), name, bytes) == 0)
             return function;
@@ -221,7 +226,8 @@ const json_t *cot_dialect_tool(const cot_dialect_parser *p, const char *name, si
 bool cot_dialect_is_name(const char *name, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
-        if ((unsigned char)name[i] <= ' ' || strchr("<>\"'{}()[],:=`", name[i]) || (unsigned char)name[i] >= 0xfd)
+        if ((unsigned char)name[i] <= ' ' || strchr("<>\"'{}()[],:=`", name[i]) ||
+            (unsigned char)name[i] >= 0xfd)
             return false;
     return bytes && bytes <= COT_DIALECT_NAME_BYTES;
 }
@@ -302,7 +308,16 @@ cot_dialect_look cot_dialect_scan_value(cot_dialect_parser *p)
 /* ---- text ---- */
 
 /* Which marker a stretch of text ends at. */
-typedef enum stop { AT_NOTHING, AT_SECTION, AT_CALL, AT_REASONING, AT_REASONING_END, AT_BARE, AT_TOKEN, AT_CLOSER } stop;
+typedef enum stop {
+    AT_NOTHING,
+    AT_SECTION,
+    AT_CALL,
+    AT_REASONING,
+    AT_REASONING_END,
+    AT_BARE,
+    AT_TOKEN,
+    AT_CLOSER
+} stop;
 
 static bool begins_bare(const cot_dialect_parser *p, char c)
 {
@@ -313,7 +328,8 @@ static bool begins_bare(const cot_dialect_parser *p, char c)
 
 /* Looks for a marker at `at`; the first that may be there decides whether the text has to go on. `is_first`: nothing but white space
  * stands between p->at and it. */
-static cot_dialect_look look_for(const cot_dialect_parser *p, size_t at, bool is_first, stop *what, size_t *next)
+static cot_dialect_look look_for(const cot_dialect_parser *p, size_t at, bool is_first, stop *what,
+                                 size_t *next)
 {
     const struct {
         const cot_dialect_marker *marker;
@@ -354,8 +370,8 @@ static bool is_marker(const cot_dialect_marker *m, const char *name, size_t byte
 /* A token that begins nothing: text, or nothing where decoding skips it. Markers that have no place here are text. */
 static void take_token(cot_dialect_parser *p, size_t at)
 {
-    const cot_dialect_marker *own[] = {&p->section, &p->section_end, &p->call, &p->call_end, &p->separator,
-                                       &p->id, &p->reasoning, &p->reasoning_end};
+    const cot_dialect_marker *own[] = {&p->section,   &p->section_end, &p->call,      &p->call_end,
+                                       &p->separator, &p->id,          &p->reasoning, &p->reasoning_end};
     const char *name;
     size_t bytes, next;
     if (cot_dialect_token(p, at, &name, &bytes, &next) != COT_DIALECT_YES) return;
@@ -481,7 +497,8 @@ cot_dialect_parser *cot_dialect_open(const cot_dialect_options *options)
     p->options = *options;
     p->calls = options->calls && options->calls->form != COT_DIALECT_NONE ? options->calls : NULL;
     p->in_reasoning = options->is_opened && options->reasoning;
-    const cot_dialect none = {0}, *d = p->calls ? p->calls : &none, *r = options->reasoning ? options->reasoning : &none;
+    const cot_dialect none = {0}, *d = p->calls ? p->calls : &none,
+                      *r = options->reasoning ? options->reasoning : &none;
     set_marker(p, &p->section, d->section);
     set_marker(p, &p->section_end, d->section_end);
     set_marker(p, &p->call, d->call);
@@ -573,7 +590,8 @@ size_t cot_dialect_unread(const cot_dialect_parser *p)
 void cot_dialect_close(cot_dialect_parser *p)
 {
     if (!p) return;
-    cot_buffer *buffers[] = {&p->in, &p->gap, &p->reasoning_gap, &p->name, &p->key_text, &p->early, &p->call_id};
+    cot_buffer *buffers[] = {&p->in,       &p->gap,   &p->reasoning_gap, &p->name,
+                             &p->key_text, &p->early, &p->call_id};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) cot_buffer_free(buffers[i]);
     free(p);
 }

@@ -4,7 +4,10 @@
 #include "base/buffer.h"
 #include "dialect/dialect.h"
 
-enum { COT_DIALECT_NAME_BYTES = 512, COT_DIALECT_GAP_BYTES = 256 }; // most of a name or key; of white space between tags
+enum {
+    COT_DIALECT_NAME_BYTES = 512,
+    COT_DIALECT_GAP_BYTES = 256
+}; // most of a name or key; of white space between tags
 
 /* What came of looking at the text. */
 typedef enum cot_dialect_look {
@@ -42,23 +45,24 @@ struct cot_dialect_parser {
 
     int state; // one of below, or, from COT_DIALECT_IN_CALL on, the form's own
     bool in_reasoning, in_section;
-    bool ends_loosely;  // a call ended without its end marker, which may still come
-    bool is_bare;       // the call under way began without a marker
-    bool is_announced;  // the call under way has been told
-    bool had_marker;    // content is no longer all of the text
-    bool has_content;   // more than white space of it has gone out
-    bool has_reasoning; // the same
-    bool has_called;    // a call has, since content last did
+    bool ends_loosely;             // a call ended without its end marker, which may still come
+    bool is_bare;                  // the call under way began without a marker
+    bool is_announced;             // the call under way has been told
+    bool had_marker;               // content is no longer all of the text
+    bool has_content;              // more than white space of it has gone out
+    bool has_reasoning;            // the same
+    bool has_called;               // a call has, since content last did
     cot_buffer gap, reasoning_gap; // white space that waits for what follows it
 
-    cot_dialect_marker section, section_end, call, call_end, reasoning, reasoning_end, separator, id, function,
-        function_end, key, key_end, value, value_end;
+    cot_dialect_marker section, section_end, call, call_end, reasoning, reasoning_end, separator, id,
+        function, function_end, key, key_end, value, value_end;
 
     /* The call under way. */
     cot_dialect_scan scan;
     cot_dialect_sink sink;
     cot_buffer *kept; // where KEEP puts them
-    cot_buffer name, key_text, early, call_id; // early: arguments before the name is known, or a value before its type is
+    cot_buffer name, key_text, early,
+        call_id; // early: arguments before the name is known, or a value before its type is
     bool has_name, has_arguments;
     size_t items;       // arguments of MARKUP so far; calls of a list
     unsigned types;     // of the value under way

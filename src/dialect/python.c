@@ -54,14 +54,17 @@ static bool put_quoted(reader *r, const char *text, size_t bytes)
 
 static bool is_word(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || (unsigned char)c >= 0x80;
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           (unsigned char)c >= 0x80;
 }
 
 /* Characters of a name, and of other such, from where the reader is. */
 static size_t word_bytes(const reader *r, const char *others)
 {
     size_t n = 0;
-    while (r->at + n < r->bytes && (is_word(r->text[r->at + n]) || (r->text[r->at + n] && strchr(others, r->text[r->at + n])))) n++;
+    while (r->at + n < r->bytes &&
+           (is_word(r->text[r->at + n]) || (r->text[r->at + n] && strchr(others, r->text[r->at + n]))))
+        n++;
     return n;
 }
 
@@ -139,7 +142,8 @@ static bool read_number(reader *r)
         r->at++;
     }
     json_error_t why;
-    json_t *number = json_loadb(r->text + from, r->at - from, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &why);
+    json_t *number =
+        json_loadb(r->text + from, r->at - from, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &why);
     const bool good = json_is_number(number);
     json_decref(number);
     if (!good) return is_end(r) && r->is_partial;
@@ -174,7 +178,8 @@ static bool read_value(reader *r, int depth)
 {
     static const struct {
         const char *word, *json;
-    } words[] = {{"True", "true"}, {"False", "false"}, {"None", "null"}, {"true", "true"}, {"false", "false"}, {"null", "null"}};
+    } words[] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
+                 {"true", "true"}, {"false", "false"}, {"null", "null"}};
     skip_space(r);
     if (is_end(r)) return r->is_partial;
     if (depth > MOST_DEPTH) return false;
@@ -216,8 +221,8 @@ static bool read_call(reader *r)
         r->at += key_bytes;
         if (is_end(r) && r->is_partial) break; // a key that was cut
         if (!key_bytes || !take(r, '=')) return false;
-        good = (!i || put_text(r, ", ")) && put_text(r, "\"") && put_quoted(r, key, key_bytes) && put_text(r, "\": ") &&
-               read_value(r, 0);
+        good = (!i || put_text(r, ", ")) && put_text(r, "\"") && put_quoted(r, key, key_bytes) &&
+               put_text(r, "\": ") && read_value(r, 0);
     }
     if (!good) return false;
     if (is_whole) put_text(r, "}");
@@ -243,7 +248,10 @@ static bool read_list(reader *r)
         const size_t before = r->at;
         if (!read_call(r)) {
             // a call of which not even the name is whole
-            const bool is_name_cut = r->is_partial && i > 0 && before + word_bytes(&(reader){.text = r->text, .bytes = r->bytes, .at = before}, ".-") == r->bytes;
+            const bool is_name_cut =
+                r->is_partial && i > 0 &&
+                before + word_bytes(&(reader){.text = r->text, .bytes = r->bytes, .at = before}, ".-") ==
+                    r->bytes;
             return is_name_cut;
         }
     }
@@ -277,7 +285,7 @@ static cot_dialect_look step_list(cot_dialect_parser *p)
             p->at = next - 1;
             continue;
         }
-        if (!s->begun && !cot_dialect_is_space(c) && c != '[') break; // there is no list
+        if (!s->begun && !cot_dialect_is_space(c) && c != '[') break;           // there is no list
         if (!s->in_string && p->call_end.text && *p->call_end.text == c) break; // the marker, as text
         cot_dialect_keep(p, &p->early, &c, 1);
         if (p->failed) return COT_DIALECT_MORE;
@@ -309,7 +317,8 @@ cot_dialect_look cot_dialect_step_python(cot_dialect_parser *p)
     size_t at = p->at, next = at;
     const cot_dialect_look space = cot_dialect_skip_space(p, &at);
     if (space == COT_DIALECT_MORE) return space;
-    const cot_dialect_look look = space == COT_DIALECT_YES ? COT_DIALECT_YES : cot_dialect_match(p, &p->call_end, at, &next);
+    const cot_dialect_look look =
+        space == COT_DIALECT_YES ? COT_DIALECT_YES : cot_dialect_match(p, &p->call_end, at, &next);
     if (look == COT_DIALECT_MORE) return look;
     const bool is_alone = space == COT_DIALECT_YES || look == COT_DIALECT_YES;
     // a list that begins a text is an answer

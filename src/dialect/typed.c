@@ -70,7 +70,8 @@ static unsigned types_of(const json_t *root, const json_t *schema, int depth)
     if (constant) return type_of(constant);
     json_array_foreach(json_object_get(schema, "enum"), i, item) types |= type_of(item);
     for (size_t k = 0; k < sizeof lists / sizeof *lists && !types; k++)
-        json_array_foreach(json_object_get(schema, lists[k]), i, item) types |= types_of(root, item, depth + 1);
+        json_array_foreach(json_object_get(schema, lists[k]), i, item) types |=
+            types_of(root, item, depth + 1);
     if (!types && json_object_get(schema, "properties")) types = COT_DIALECT_OBJECT;
     if (!types && json_object_get(schema, "items")) types = COT_DIALECT_ARRAY;
     return types;
@@ -93,7 +94,8 @@ static unsigned type_of_text(const char *text, size_t bytes)
     unsigned type = value ? type_of(value) : 0;
     if (json_is_number(value)) {
         const double number = json_number_value(value);
-        type = COT_DIALECT_NUMBER | (json_is_integer(value) || (number < 1e18 && number > -1e18 && number == (double)(long long)number)
+        type = COT_DIALECT_NUMBER | (json_is_integer(value) || (number < 1e18 && number > -1e18 &&
+                                                                number == (double)(long long)number)
                                          ? COT_DIALECT_INTEGER
                                          : 0);
     }
@@ -106,7 +108,10 @@ bool cot_dialect_typed(cot_buffer *out, const char *text, size_t bytes, unsigned
     static const struct {
         const char *word;
         unsigned type;
-    } words[] = {{"true", COT_DIALECT_BOOLEAN}, {"false", COT_DIALECT_BOOLEAN}, {"null", COT_DIALECT_NULL}, {"None", COT_DIALECT_NULL}};
+    } words[] = {{"true", COT_DIALECT_BOOLEAN},
+                 {"false", COT_DIALECT_BOOLEAN},
+                 {"null", COT_DIALECT_NULL},
+                 {"None", COT_DIALECT_NULL}};
     size_t from = 0, to = bytes;
     while (from < to && cot_dialect_is_space(text[from])) from++;
     while (to > from && cot_dialect_is_space(text[to - 1])) to--;
@@ -116,7 +121,8 @@ bool cot_dialect_typed(cot_buffer *out, const char *text, size_t bytes, unsigned
             return cot_buffer_text(out, i == 3 ? "null" : words[i].word);
     const unsigned type = to > from ? type_of_text(text + from, to - from) : 0;
     // of several types a string is what fits no other; with one type JSON is JSON
-    const bool fits = types & COT_DIALECT_STRING ? (type & types & ~(unsigned)COT_DIALECT_STRING) != 0 : type != 0;
+    const bool fits =
+        types & COT_DIALECT_STRING ? (type & types & ~(unsigned)COT_DIALECT_STRING) != 0 : type != 0;
     if (fits) return cot_buffer_append(out, text + from, to - from);
     return cot_buffer_text(out, "\"") && cot_dialect_quote(out, text, bytes) && cot_buffer_text(out, "\"");
 }

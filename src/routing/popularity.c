@@ -70,7 +70,8 @@ static void grow(cot_popularity *p, double by)
 {
     p->worth *= by;
     if (p->worth <= most_worth) return;
-    const double back = 1 / p->worth; // 0 where worth has left all numbers behind: nothing that came is worth anything
+    const double back =
+        1 / p->worth; // 0 where worth has left all numbers behind: nothing that came is worth anything
     const size_t homes = (size_t)p->options.n_homes;
     multiply(p->count, homes * cells_of(p), back);
     multiply(p->tokens, homes, back);

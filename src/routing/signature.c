@@ -19,8 +19,7 @@ cot_status cot_signature_shape_of(cot_signature_shape *shape, int32_t n_layers, 
         return cot_fail(error, COT_UNSUPPORTED,
                         "a signature has %d cells, a layer of the model %" PRId32 " experts",
                         COT_SIGNATURE_MOST_CELLS, n_experts);
-    shape->every =
-        (int32_t)cot_divide_up((int64_t)n_layers * n_experts, COT_SIGNATURE_MOST_CELLS);
+    shape->every = (int32_t)cot_divide_up((int64_t)n_layers * n_experts, COT_SIGNATURE_MOST_CELLS);
     do shape->kept = (int32_t)cot_divide_up(n_layers, shape->every);
     while (shape->kept * n_experts > COT_SIGNATURE_MOST_CELLS && shape->every++);
     shape->cells = shape->kept * n_experts;

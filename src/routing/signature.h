@@ -10,7 +10,7 @@
 
 enum {
     COT_SIGNATURE_MOST_CELLS = 6144,
-    COT_SIGNATURE_FULL = 127, // a cell never holds more
+    COT_SIGNATURE_FULL = 127,   // a cell never holds more
     COT_SIGNATURE_LARGEST = 160 // cells of a signature that is sent, at most
 };
 

@@ -13,22 +13,26 @@ static void refuse(cot_server *s, cot_http_exchange *exchange, int status, const
 
 /* ---- where experts are, and where they are to go ---- */
 
-void cot_server_show_placement(cot_server *s, cot_http_exchange *exchange)
-{
-    size_t bytes = 0;
-    char *text = s->backend->table->write_placement(s->backend, &bytes);
-    if (text)
-        cot_server_reply(s, exchange, 200, NULL, "application/json", text, bytes);
-    else
-        refuse(s, exchange, 503, "unavailable", "the placement cannot be told now");
-    free(text);
-}
-
 static void refuse_for(cot_server *s, cot_http_exchange *exchange, const cot_error *error)
 {
     const bool theirs = error->status == COT_INVALID_ARGUMENT || error->status == COT_MALFORMED ||
                         error->status == COT_UNSUPPORTED;
-    refuse(s, exchange, theirs ? 400 : 503, theirs ? "invalid_placement" : "unavailable", error->message);
+    if (error->status == COT_NOT_FOUND)
+        refuse(s, exchange, 404, "not_found", error->message);
+    else
+        refuse(s, exchange, theirs ? 400 : 503, theirs ? "invalid_placement" : "unavailable", error->message);
+}
+
+void cot_server_show_placement(cot_server *s, cot_http_exchange *exchange)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    cot_error error;
+    if (s->backend->table->write_placement(s->backend, &text, &bytes, &error) == COT_OK)
+        cot_server_reply(s, exchange, 200, NULL, "application/json", text, bytes);
+    else
+        refuse_for(s, exchange, &error);
+    free(text);
 }
 
 void cot_server_put_placement(cot_server *s, cot_http_exchange *exchange)
@@ -86,35 +90,40 @@ json_t *cot_server_moves_json(const cot_backend_moves *m)
                      "copying", copying);
 }
 
-/* The moves that the path names, if they are the last; else it is refused. */
-static bool find(cot_server *s, cot_http_exchange *exchange, cot_backend_moves *last)
+/* The moves that the path names, if they are still known; else it is refused. */
+static bool find(cot_server *s, cot_http_exchange *exchange, cot_backend_moves *found)
 {
-    cot_backend_moves all;
+    cot_backend_moves last, all;
     const char *name = strrchr(cot_http_path(exchange), '/') + 1;
     char *end;
     cot_api_error error;
     const unsigned long long id = strtoull(name, &end, 10);
-    s->backend->table->moves(s->backend, last, &all);
-    if (*name >= '0' && *name <= '9' && !*end && id && id == last->id) return true;
-    if (last->id)
-        cot_api_fail(&error, 404, "not_found", NULL, "there are no moves '%s'; the last are %llu", name,
-                     (unsigned long long)last->id);
-    else
+    const bool is_number = *name >= '0' && *name <= '9' && !*end;
+    if (is_number && s->backend->table->find_moves(s->backend, id, found)) return true;
+    s->backend->table->moves(s->backend, &last, &all);
+    if (!last.id)
         cot_api_fail(&error, 404, "not_found", NULL, "there are no moves '%s': none were asked for", name);
+    else if (is_number && id && id < last.id)
+        cot_api_fail(&error, 404, "not_found", NULL,
+                     "moves '%s' are forgotten: the last are %llu, and %d are known", name,
+                     (unsigned long long)last.id, COT_BACKEND_MOVES);
+    else
+        cot_api_fail(&error, 404, "not_found", NULL, "there are no moves '%s'; the last are %llu", name,
+                     (unsigned long long)last.id);
     cot_server_refuse(s, exchange, &error);
     return false;
 }
 
 void cot_server_show_rebalance(cot_server *s, cot_http_exchange *exchange)
 {
-    cot_backend_moves last;
-    if (find(s, exchange, &last)) cot_server_reply_json(s, exchange, 200, cot_server_moves_json(&last));
+    cot_backend_moves found;
+    if (find(s, exchange, &found)) cot_server_reply_json(s, exchange, 200, cot_server_moves_json(&found));
 }
 
 void cot_server_cancel_rebalance(cot_server *s, cot_http_exchange *exchange)
 {
-    cot_backend_moves last;
-    if (!find(s, exchange, &last)) return;
-    if (!last.over) s->backend->table->cancel_moves(s->backend, last.id);
-    cot_server_reply_json(s, exchange, last.over ? 200 : 202, cot_server_moves_json(&last));
+    cot_backend_moves found;
+    if (!find(s, exchange, &found)) return;
+    if (!found.over) s->backend->table->cancel_moves(s->backend, found.id);
+    cot_server_reply_json(s, exchange, found.over ? 200 : 202, cot_server_moves_json(&found));
 }

@@ -126,7 +126,7 @@ typedef struct cot_backend_placement {
 } cot_backend_placement;
 void cot_backend_placement_free(cot_backend_placement *placement); // an empty one is fine
 
-enum { COT_BACKEND_OUTCOMES = 8, COT_BACKEND_COPIES = 32 };
+enum { COT_BACKEND_OUTCOMES = 8, COT_BACKEND_COPIES = 32, COT_BACKEND_MOVES = 64 };
 
 /* Experts on their way to where a placement wants them; or many such ways, added up. */
 typedef struct cot_backend_moves {
@@ -201,16 +201,19 @@ typedef struct cot_backend_table {
     cot_status (*placement)(cot_backend *backend, cot_backend_placement *placement, cot_error *error);
     /* Experts are to go where a text [bytes] has them, in any format of placements (a NUL follows it), while the backend serves:
      * on_moves is called once, soon, where this is not refused at once. One at a time. `moves` NULL: experts stay where they are.
-     * Errors: MALFORMED, INVALID_ARGUMENT, UNSUPPORTED (the text; experts are not to move), OUT_OF_MEMORY. */
+     * Errors: MALFORMED, INVALID_ARGUMENT, UNSUPPORTED (the text; experts are not to move), NOT_FOUND (the model has none),
+     * OUT_OF_MEMORY. */
     cot_status (*move)(cot_backend *backend, const char *text, size_t bytes, cot_error *error);
     /* The last moves that were asked for, and all since the start. Returns whether there are moves that are not over, or about to
      * begin. */
     bool (*moves)(cot_backend *backend, cot_backend_moves *last, cot_backend_moves *all);
+    /* The moves of that number, where they are among the last COT_BACKEND_MOVES; whether they are. */
+    bool (*find_moves)(cot_backend *backend, uint64_t id, cot_backend_moves *found);
     /* The moves of that number, which are not over, are to end where they are; soon. */
     void (*cancel_moves)(cot_backend *backend, uint64_t id);
-    /* Where experts are, a text that `move` and coterie's other commands read, which the caller frees. NULL, a table without it
-     * too: out of memory, there is none. */
-    char *(*write_placement)(cot_backend *backend, size_t *bytes);
+    /* Where experts are, a text that `move` and coterie's other commands read, which the caller frees. NULL: it has none. Errors:
+     * NOT_FOUND: the model has none; OUT_OF_MEMORY. */
+    cot_status (*write_placement)(cot_backend *backend, char **text, size_t *bytes, cot_error *error);
     /* Has a view taken between two steps, soon, and the metrics with it: on_view is called, once for all who asked before. Not
      * where the backend has failed, or does before. NULL: nobody can look into it. */
     void (*ask_view)(cot_backend *backend);

@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static cot_status no_experts(cot_error *error)
+{
+    return cot_fail(error, COT_NOT_FOUND, "the model has no experts");
+}
+
 cot_status cot_worker_moves_read(cot_expert_map *map, const cot_engine *engine, const char *text,
                                  size_t bytes, cot_error *error)
 {
@@ -16,6 +21,7 @@ cot_status cot_worker_moves_read(cot_expert_map *map, const cot_engine *engine, 
                                             .n_layers = (int32_t)info->layers,
                                             .moe_layer = info->moe_layer,
                                             .moe_layers = (int32_t)info->moe_layers};
+    if (!info->moe_layers) return no_experts(error);
     if (!info->movable)
         return cot_fail(error, COT_UNSUPPORTED, "experts stay where they are (--movable lets them move)");
     return cot_expert_map_parse(map, text, bytes, "the placement", &options, error);
@@ -91,22 +97,30 @@ static cot_status map_of(cot_expert_map *map, const cot_expert_layout *l, int32_
     return status;
 }
 
-char *cot_worker_placement_text(cot_engine *engine, size_t *bytes)
+static cot_status write_map(char **text, size_t *bytes, const cot_expert_map *map)
+{
+    FILE *stream = open_memstream(text, bytes);
+    if (!stream) return COT_OUT_OF_MEMORY;
+    cot_map_write_coterie(stream, map, "", NULL, NULL);
+    const bool good = !ferror(stream);
+    if (fclose(stream) == 0 && good) return COT_OK;
+    free(*text);
+    return COT_OUT_OF_MEMORY;
+}
+
+cot_status cot_worker_placement_text(char **text, size_t *bytes, cot_engine *engine, cot_error *error)
 {
     const cot_engine_info *info = cot_engine_describe(engine);
     cot_expert_layout layout;
     cot_expert_map map = {0};
-    char *text = NULL;
-    if (cot_engine_layout(engine, &layout, NULL, NULL) != COT_OK) return NULL;
-    FILE *stream = map_of(&map, &layout, info->expert_slots) == COT_OK ? open_memstream(&text, bytes) : NULL;
+    if (!info->moe_layers) return no_experts(error);
+    cot_status status = cot_engine_layout(engine, &layout, NULL, error);
+    if (status != COT_OK) return status;
+    status = map_of(&map, &layout, info->expert_slots);
     map.model_hash = info->model_hash;
-    if (stream) cot_map_write_coterie(stream, &map, "", NULL, NULL);
-    const bool good = stream && !ferror(stream);
-    if (stream && (fclose(stream) != 0 || !good)) {
-        free(text);
-        text = NULL;
-    }
+    if (status == COT_OK) status = write_map(text, bytes, &map);
+    if (status != COT_OK) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement");
     cot_expert_map_free(&map);
     cot_expert_layout_free(&layout);
-    return text;
+    return status;
 }

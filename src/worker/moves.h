@@ -7,11 +7,14 @@
 
 typedef struct cot_worker_moves {
     /* By the lock of the worker. */
-    bool asked, answered;           // a placement is wanted; the engine has said what comes of it
-    uint64_t cancelled;             // moves that are to end; 0: none
-    cot_error answer;               // status OK: they go under
-    uint64_t id;                    // this number
-    cot_backend_moves last, before; // before: all before the last, added up
+    bool asked, answered; // a placement is wanted; the engine has said what comes of it
+    uint64_t cancelled;   // moves that are to end; 0: none
+    cot_error answer;     // status OK: they go under
+    uint64_t id;          // this number
+    uint64_t last;        // the number of the last; 0: none was asked for
+    cot_backend_moves kept
+        [COT_BACKEND_MOVES];  // those of number n, which are not the last any more perhaps, at n modulo that
+    cot_backend_moves before; // all before the last, added up
     /* The loop's until it is asked for, the engine's thread's until that is answered. */
     cot_expert_map to;
     /* The engine's thread's. */
@@ -19,14 +22,19 @@ typedef struct cot_worker_moves {
     bool advanced; // the last step has brought them on
 } cot_worker_moves;
 
-/* Reads a placement for the engine's model. Errors: those of cot_expert_map_read; UNSUPPORTED: the engine's experts are not to
- * move. */
+/* Reads a placement for the engine's model. Errors: those of cot_expert_map_read; NOT_FOUND: it has no experts; UNSUPPORTED: they are not
+ * to move. */
 cot_status cot_worker_moves_read(cot_expert_map *map, const cot_engine *engine, const char *text,
                                  size_t bytes, cot_error *error);
+/* The last ones; their id is 0 where none were asked for. */
+static inline cot_backend_moves *cot_worker_moves_last(cot_worker_moves *m)
+{
+    return &m->kept[m->last % COT_BACKEND_MOVES];
+}
 /* As backends tell of them. */
 void cot_worker_moves_of(cot_backend_moves *moves, const cot_engine_moves *m);
 void cot_worker_moves_add(cot_backend_moves *sum, const cot_backend_moves *m);
-/* Where the engine's experts are, in Coterie's format; NULL: out of memory. */
-char *cot_worker_placement_text(cot_engine *engine, size_t *bytes);
+/* Where the engine's experts are, in Coterie's format, which the caller frees. Errors: NOT_FOUND: it has none; OUT_OF_MEMORY. */
+cot_status cot_worker_placement_text(char **text, size_t *bytes, cot_engine *engine, cot_error *error);
 
 #endif

@@ -312,8 +312,9 @@ static void order_moves(engine_backend *b)
     m->answer = error;
     m->id = id;
     if (id) {
-        cot_worker_moves_add(&m->before, &m->last);
-        cot_worker_moves_of(&m->last, &(cot_engine_moves){.id = id});
+        cot_worker_moves_add(&m->before, cot_worker_moves_last(m));
+        m->last = id;
+        cot_worker_moves_of(cot_worker_moves_last(m), &(cot_engine_moves){.id = id});
     }
     pthread_mutex_unlock(&b->lock);
     cot_wake_up(&b->news);
@@ -327,10 +328,11 @@ static void follow_moves(engine_backend *b)
     if (!m->go_on) return;
     cot_engine_get_moves(b->engine, &now);
     m->go_on = !now.over && !b->state.failed;
-    m->advanced = now.chunks != m->last.chunks || now.epochs != m->last.epochs;
+    cot_backend_moves *last = cot_worker_moves_last(m);
+    m->advanced = now.chunks != last->chunks || now.epochs != last->epochs;
     if (m->advanced) b->gathered_steps = -1; // there are bytes that no step has sent
     pthread_mutex_lock(&b->lock);
-    cot_worker_moves_of(&m->last, &now);
+    cot_worker_moves_of(last, &now);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -572,11 +574,20 @@ static bool moves(cot_backend *backend, cot_backend_moves *last, cot_backend_mov
     engine_backend *b = (engine_backend *)backend;
     pthread_mutex_lock(&b->lock);
     const bool asked = b->moves.asked;
-    *last = b->moves.last;
+    *last = *cot_worker_moves_last(&b->moves);
     *all = b->moves.before;
     pthread_mutex_unlock(&b->lock);
     cot_worker_moves_add(all, last);
     return asked || (last->id && !last->over);
+}
+
+static bool find_moves(cot_backend *backend, uint64_t id, cot_backend_moves *found)
+{
+    engine_backend *b = (engine_backend *)backend;
+    pthread_mutex_lock(&b->lock);
+    *found = b->moves.kept[id % COT_BACKEND_MOVES];
+    pthread_mutex_unlock(&b->lock);
+    return id && found->id == id;
 }
 
 static void cancel_moves(cot_backend *backend, uint64_t id)
@@ -588,9 +599,9 @@ static void cancel_moves(cot_backend *backend, uint64_t id)
     pthread_mutex_unlock(&b->lock);
 }
 
-static char *write_placement(cot_backend *backend, size_t *bytes)
+static cot_status write_placement(cot_backend *backend, char **text, size_t *bytes, cot_error *error)
 {
-    return cot_worker_placement_text(((engine_backend *)backend)->engine, bytes);
+    return cot_worker_placement_text(text, bytes, ((engine_backend *)backend)->engine, error);
 }
 
 static void ask_view(cot_backend *backend)
@@ -697,6 +708,7 @@ cot_status cot_worker_of_engine(cot_backend **backend, cot_engine *engine, const
                                             .placement = placement,
                                             .move = move_experts,
                                             .moves = moves,
+                                            .find_moves = find_moves,
                                             .cancel_moves = cancel_moves,
                                             .write_placement = write_placement,
                                             .ask_view = ask_view,

@@ -6,6 +6,7 @@ import pathlib
 import random
 import signal
 import socket
+import tempfile
 import threading
 import time
 import unittest
@@ -197,6 +198,14 @@ class Moves(unittest.TestCase):
             for method, path in (("GET", "/placement"), ("PUT", "/placement"), ("GET", "/rebalance/1"), ("DELETE", "/rebalance/1")):
                 self.assertEqual(server.send(method, path, b"{}" if method == "PUT" else None)[0], 401)
             self.assertEqual(server.get("/placement", Authorization="Bearer secret")[0], 200)
+        with tempfile.TemporaryDirectory() as folder:
+            config = json.loads((serving.MODEL / "config.json").read_text())
+            config = config | {"mlp_only_layers": list(range(config["num_hidden_layers"])), "intermediate_size": 64}
+            (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+            with serving.Server("--load-format", "dummy", "--tokenizer", serving.MODEL, model=folder) as server:
+                for method in ("GET", "PUT"):
+                    status, _, answer = server.send(method, "/placement", b"{}" if method == "PUT" else None)
+                    self.assertEqual((status, json.loads(answer)["error"]["message"]), (404, "the model has no experts"))
         with serving.mock({}) as server:
             for method, path in (("GET", "/placement"), ("PUT", "/placement"), ("GET", "/rebalance/1")):
                 self.assertEqual(server.send(method, path, b"{}" if method == "PUT" else None)[0], 404)
@@ -232,8 +241,23 @@ class Moves(unittest.TestCase):
             self.assertEqual(server.send("DELETE", "/rebalance/1")[0], 200)  # there is nothing left to end
             self.assertEqual(placement(server), first)
             self.assertEqual(put(server, dealt_anew(first, draw)), (202, {"id": 2}))
-            self.assertEqual(server.get("/rebalance/1")[0], 404)
+            self.assertEqual(rebalance(server, 1), moves)  # as they ended
             self.assertEqual(server.metric("coterie:expert_moves_total", outcome="cancelled"), moves["copies"])
+
+    def test_the_last_64_are_known(self):
+        with serving.Server(*MOVABLE) as server:
+            first = placement(server)
+            for number in range(1, 67):
+                self.assertEqual(put(server, first), (202, {"id": number}))
+                wait_over(server, number)
+            for number in (1, 2):
+                status, body = server.get(f"/rebalance/{number}")
+                self.assertEqual((status, json.loads(body)["error"]["message"]),
+                                 (404, f"moves '{number}' are forgotten: the last are 66, and 64 are known"))
+            for number in range(3, 67):
+                self.assertEqual((rebalance(server, number)["id"], rebalance(server, number)["over"]), (number, True))
+            for name in ("0", "67", "-3", "3x"):
+                self.assertEqual(json.loads(server.get(f"/rebalance/{name}")[1])["error"]["message"], f"there are no moves '{name}'; the last are 66")
 
     def test_many_ask_at_once_and_leave(self):
         """One of them is heard, those that left too; then the server moves experts as before."""

@@ -489,14 +489,19 @@ static void test_moves(void **state)
     cot_backend_moves last, all;
     cot_error error = {0};
     if (!table->moves) { // then nothing of it is there
-        assert_true(!table->move && !table->cancel_moves && !table->write_placement && !table->placement);
+        assert_true(!table->move && !table->find_moves && !table->cancel_moves && !table->write_placement &&
+                    !table->placement);
         return;
     }
     const told_job *still = run(f, 600, 20, 30);
     assert_false(table->moves(f->backend, &last, &all));
     assert_int_equal(last.id, 0);
     size_t bytes, length;
-    char *before = table->write_placement(f->backend, &bytes), *to = exchanged(before, bytes, &length);
+    char *before, *now;
+    assert_int_equal(table->write_placement(f->backend, &before, &bytes, &error), COT_OK);
+    char *to = exchanged(before, bytes, &length);
+    assert_false(table->find_moves(f->backend, 0, &last)); // none were asked for
+    assert_false(table->find_moves(f->backend, 1, &last));
     assert_int_equal(table->move(f->backend, "{}", 2, &error), COT_UNSUPPORTED);
     assert_int_equal(f->moves, 0);
     told_job *runs = new_job(f, 600, 20, 30, NULL);
@@ -516,12 +521,17 @@ static void test_moves(void **state)
     assert_int_equal(last.copied, last.copies);
     assert_int_equal(last.dropped, last.copies);
     assert_int_equal(all.bytes, last.bytes);
-    char *now = table->write_placement(f->backend, &bytes);
+    assert_int_equal(table->write_placement(f->backend, &now, &bytes, &error), COT_OK);
     assert_int_equal(table->move(f->backend, now, bytes, &error), COT_OK); // there is nothing to do
     while (table->moves(f->backend, &last, &all)) turn(f);
     assert_true(last.over && last.id == 2 && last.copies == 0);
     assert_true(all.copied > 0);        // of all
     table->cancel_moves(f->backend, 2); // which are over
+    cot_backend_moves first;
+    assert_true(table->find_moves(f->backend, 1, &first));
+    assert_true(first.id == 1 && first.over && first.copied == all.copied);
+    assert_false(table->find_moves(f->backend, 3, &first));
+    assert_false(table->find_moves(f->backend, 1 + COT_BACKEND_MOVES, &first));
     run(f, 600, 20, 3);
     // a placement that is read, and refused by the engine
     json_t *json = json_loads(before, 0, NULL);
