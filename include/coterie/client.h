@@ -11,8 +11,8 @@ extern "C" {
 
 typedef struct cot_client cot_client;
 
-/* For a server at "http://HOST[:PORT][/PREFIX]", or https with a certificate that the system trusts; a prefix of "/v1" alone is left out, since paths have it. `api_key` is sent
- * with each request; NULL: none. Errors: INVALID_ARGUMENT (no such URL), NOT_FOUND (the name has no
+/* For a server at "http://HOST[:PORT][/PREFIX]", or https with a certificate that the system trusts; a prefix of "/v1" alone is
+ * left out, since paths have it. `api_key` is sent with each request; NULL: none. Errors: INVALID_ARGUMENT (no such URL), NOT_FOUND (the name has no
  * address), OUT_OF_MEMORY. `*client` is NULL on failure. One thread at a time. */
 cot_status cot_client_open(cot_client **client, const char *url, const char *api_key, cot_error *error);
 void cot_client_close(cot_client *client); /* NULL is fine */

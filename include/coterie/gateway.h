@@ -18,7 +18,7 @@ typedef struct cot_gateway cot_gateway;
 typedef struct cot_gateway_options {
     size_t size;               /* sizeof this structure */
     cot_access_options access; /* where it listens, who may call, what is logged */
-    /* URLs of workers, "http://HOST[:PORT]" or https; NULL ends. */
+    /* URLs of workers, "http://HOST[:PORT]" or https, and names, "dns:NAME:PORT", each of whose addresses is a worker's; NULL ends. */
     const char *const *urls;
     /* A file with a list of workers (docs/ROUTER.md), which is read again when it changes. Default NULL: none. */
     const char *file;
@@ -50,7 +50,7 @@ cot_status cot_gateway_run(cot_gateway *gateway, cot_error *error);
 /* The first call lets no more requests in and lets those under way end; a second one cuts them. May be called from any thread
  * and from signal handlers. */
 void cot_gateway_stop(cot_gateway *gateway);
-/* Reads the certificate's files again, and goes on in a new access log. May be called from any thread and from signal
+/* Reads the certificate's files again, looks names up again, and goes on in a new access log. May be called from any thread and from signal
  * handlers. */
 void cot_gateway_reload(cot_gateway *gateway);
 void cot_gateway_close(cot_gateway *gateway); /* NULL is fine */

@@ -64,6 +64,11 @@ bool cot_gateway_begin(cot_gateway *g, size_t block_tokens)
 static cot_status add_url(cot_gateway *g, const char *url, cot_error *error)
 {
     cot_fleet_entry entry;
+    if (cot_discovery_is(url) && g->discoveries < COT_GATEWAY_NAMES)
+        return cot_discovery_open(&g->discovery[g->discoveries++], g, url, error);
+    if (cot_discovery_is(url))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "'%s': at most %d names of DNS are taken", url,
+                        COT_GATEWAY_NAMES);
     const cot_status status = cot_fleet_entry_of_url(&entry, url, error);
     if (status != COT_OK) return status;
     if (!cot_gateway_find_worker(g, entry.name)) return cot_gateway_add_worker(g, &entry, false, error);
@@ -217,7 +222,9 @@ static void on_deadline(evutil_socket_t descriptor, short what, void *context)
 static void hear_reload(void *context, uint64_t calls)
 {
     (void)calls;
-    cot_access_reload(&((cot_gateway *)context)->access);
+    cot_gateway *g = context;
+    cot_access_reload(&g->access);
+    for (size_t i = 0; i < g->discoveries; i++) cot_discovery_ask(g->discovery[i]);
 }
 
 void cot_gateway_stop(cot_gateway *g)
@@ -323,6 +330,7 @@ void cot_gateway_close(cot_gateway *g)
     if (!g) return;
     g->is_drained = true;           // nothing is left to end
     cot_http_server_close(g->http); // every relay is gone
+    for (size_t i = 0; i < g->discoveries; i++) cot_discovery_close(g->discovery[i]);
     cot_gateway_free_workers(g);
     cot_tls_close(g->tls);
     cot_route_book_close(g->book);

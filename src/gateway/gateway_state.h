@@ -6,6 +6,7 @@
  *     worker.c   a worker: health, what it says of itself, whether it gets requests
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
  *     fleet.c    the list of workers
+ *     discover.c  workers that a name of DNS stands for
  *     decisions.c  where the last requests went, and why */
 #ifndef COT_GATEWAY_STATE_H
 #define COT_GATEWAY_STATE_H
@@ -13,6 +14,7 @@
 #include "coterie/gateway.h"
 #include "gateway/ask.h"
 #include "gateway/decisions.h"
+#include "gateway/discover.h"
 #include "gateway/fleet.h"
 #include "net/http_server.h"
 #include "net/prometheus.h"
@@ -33,6 +35,7 @@ typedef struct cot_relay cot_relay;
 enum {
     COT_GATEWAY_TARGETS = 1024,
     COT_GATEWAY_LEARNERS = 32,
+    COT_GATEWAY_NAMES = 16, // of DNS
     COT_GATEWAY_PLACES = COT_GATEWAY_TARGETS + COT_GATEWAY_LEARNERS
 };
 
@@ -64,6 +67,7 @@ struct cot_gateway_worker {
     cot_fleet_entry entry;
     char *authorization;  // NULL: none
     bool of_file, listed; // from the file; still there (one that is not goes when its requests are over)
+    const cot_discovery *discovery; // that it is of; NULL: of none
     bool drains;
     cot_gateway_state state;
     cot_error why;                   // it is refused; its message is empty where it is not
@@ -106,6 +110,8 @@ struct cot_gateway {
     int last_checks;
     struct event *on_second, *on_watch, *on_deadline, *on_drained;
     void *zmq;
+    cot_discovery *discovery[COT_GATEWAY_NAMES];
+    size_t discoveries;
     cot_gateway_worker *workers; // in the order that they were listed
     char file_stamp[96];         // of the file as it was last read
     cot_route_index *index;

@@ -52,7 +52,8 @@ static bool is_token(void *context, const char *marker)
 {
     size_t i;
     json_t *known;
-    json_array_foreach((json_t *)context, i, known) if (strcmp(json_string_value(known), marker) == 0) return true;
+    json_array_foreach((json_t *)context, i,
+                       known) if (strcmp(json_string_value(known), marker) == 0) return true;
     return false;
 }
 
@@ -91,7 +92,9 @@ static cot_dialect_options options_of(const json_t *item)
 {
     const cot_dialect *dialect = dialect_of(item);
     const json_t *tools = json_object_get(item, "tools");
-    return (cot_dialect_options){.calls = json_array_size(tools) ? dialect : dialect->form == COT_DIALECT_HARMONY ? dialect : NULL,
+    return (cot_dialect_options){.calls = json_array_size(tools)                 ? dialect
+                                          : dialect->form == COT_DIALECT_HARMONY ? dialect
+                                                                                 : NULL,
                                  .reasoning = dialect,
                                  .is_opened = strcmp(text_of(item, "opened"), "reasoning") == 0,
                                  .tools = tools,
@@ -143,11 +146,13 @@ static bool same_json(const json_t *a, const json_t *b)
     size_t i;
     if (json_is_number(a) && json_is_number(b))
         return json_is_integer(a) && json_is_integer(b) ? json_integer_value(a) == json_integer_value(b)
-                                                       : json_number_value(a) == json_number_value(b);
+                                                        : json_number_value(a) == json_number_value(b);
     if (json_typeof(a) != json_typeof(b)) return false;
     if (json_is_object(a)) {
         if (json_object_size(a) != json_object_size(b)) return false;
-        json_object_foreach((json_t *)a, key, value) if (!json_object_get(b, key) || !same_json(value, json_object_get(b, key))) return false;
+        json_object_foreach((json_t *)a, key,
+                            value) if (!json_object_get(b, key) ||
+                                       !same_json(value, json_object_get(b, key))) return false;
         return true;
     }
     if (json_is_array(a)) {
@@ -169,12 +174,18 @@ static json_t *closed(const char *text)
         for (size_t i = 0; i < n && depth < sizeof open; i++) {
             const char c = text[i];
             if (in_string) {
-                if (escaped) escaped = false;
-                else if (c == '\\') escaped = true;
-                else if (c == '"') in_string = false;
-            } else if (c == '"') in_string = true;
-            else if (c == '{' || c == '[') open[depth++] = c == '{' ? '}' : ']';
-            else if ((c == '}' || c == ']') && depth) depth--;
+                if (escaped)
+                    escaped = false;
+                else if (c == '\\')
+                    escaped = true;
+                else if (c == '"')
+                    in_string = false;
+            } else if (c == '"')
+                in_string = true;
+            else if (c == '{' || c == '[')
+                open[depth++] = c == '{' ? '}' : ']';
+            else if ((c == '}' || c == ']') && depth)
+                depth--;
         }
         if (in_string) whole[end++] = '"';
         while (depth) whole[end++] = open[--depth];
@@ -192,9 +203,10 @@ static bool same_call(const heard_call *call, const json_t *expected)
                  *text = json_object_get(expected, "arguments_text");
     if (json_is_string(id) && strcmp(call->id.data, json_string_value(id)) != 0) return false;
     if (text) return same_text(call->arguments.data, text, false);
-    json_t *value = json_is_true(json_object_get(expected, "partial"))
-                        ? closed(call->arguments.data)
-                        : json_loadb(call->arguments.data, call->arguments.bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    json_t *value =
+        json_is_true(json_object_get(expected, "partial"))
+            ? closed(call->arguments.data)
+            : json_loadb(call->arguments.data, call->arguments.bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
     const bool same = value && same_json(value, wanted);
     json_decref(value);
     return same;
@@ -202,8 +214,10 @@ static bool same_call(const heard_call *call, const json_t *expected)
 
 static bool same_answer(const heard *h, const json_t *item, const json_t *reading)
 {
-    const json_t *expected = json_object_get(item, "expected"), *reasoning = json_object_get(reading, "reasoning_content"),
-                 *content = json_object_get(reading, "content"), *calls = json_object_get(reading, "tool_calls");
+    const json_t *expected = json_object_get(item, "expected"),
+                 *reasoning = json_object_get(reading, "reasoning_content"),
+                 *content = json_object_get(reading, "content"),
+                 *calls = json_object_get(reading, "tool_calls");
     if (!reasoning) reasoning = json_object_get(expected, "reasoning_content");
     if (!content) content = json_object_get(expected, "content");
     bool same = same_text(h->content.data, content, json_is_true(json_object_get(item, "exact"))) &&
@@ -217,15 +231,16 @@ static bool is_right(const heard *h, const json_t *item)
     size_t i;
     json_t *other;
     if (same_answer(h, item, json_object_get(item, "expected"))) return true;
-    json_array_foreach(json_object_get(item, "also_right"), i, other) if (same_answer(h, item, other)) return true;
+    json_array_foreach(json_object_get(item, "also_right"), i,
+                       other) if (same_answer(h, item, other)) return true;
     return false;
 }
 
 static cot_buffer marked(const json_t *item)
 {
     const json_t *text = json_object_get(item, "text");
-    return heard_mark(json_string_value(text), json_string_length(text), json_object_get(item, "markers_as_tokens"),
-                      json_object_get(item, "plain_at"));
+    return heard_mark(json_string_value(text), json_string_length(text),
+                      json_object_get(item, "markers_as_tokens"), json_object_get(item, "plain_at"));
 }
 
 static void require_cases(void)
@@ -249,7 +264,8 @@ static void test_answers_mean_what_they_were_made_from(void **state)
         if (is_right(&h, item))
             right++;
         else {
-            print_message("not as expected: %s, %s (%s)\n", text_of(item, "family"), text_of(item, "kind"), text_of(item, "id"));
+            print_message("not as expected: %s, %s (%s)\n", text_of(item, "family"), text_of(item, "kind"),
+                          text_of(item, "id"));
             heard_print(&h);
         }
         heard_free(&h);
@@ -277,12 +293,14 @@ static void test_streams_are_the_whole_answer(void **state)
         cot_buffer text = marked(item);
         size_t cuts[400], n = k < count ? text.bytes : (size_t)draw_below(&draw, 12);
         if (n > 400) n = 400;
-        for (size_t i = 0; i < n; i++) cuts[i] = k < count ? i : (size_t)draw_below(&draw, (int64_t)text.bytes + 1);
+        for (size_t i = 0; i < n; i++)
+            cuts[i] = k < count ? i : (size_t)draw_below(&draw, (int64_t)text.bytes + 1);
         qsort(cuts, n, sizeof *cuts, ascending);
         heard whole = heard_parse(&options, text.data, text.bytes, NULL, 0, is_cut(item)),
               streamed = heard_parse(&options, text.data, text.bytes, cuts, n, is_cut(item));
         if (!heard_equal(&whole, &streamed)) {
-            print_message("%s, %s (%s)\n", text_of(item, "family"), text_of(item, "kind"), text_of(item, "id"));
+            print_message("%s, %s (%s)\n", text_of(item, "family"), text_of(item, "kind"),
+                          text_of(item, "id"));
             heard_print(&whole);
             heard_print(&streamed);
         }

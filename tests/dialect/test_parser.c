@@ -13,8 +13,10 @@
 #define T(name) "\1" name "\2"
 
 static const char tools[] =
-    "[{\"type\": \"function\", \"function\": {\"name\": \"note\", \"parameters\": {\"type\": \"object\", \"properties\": {"
-    "\"text\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"on\": {\"type\": \"boolean\"}, \"any\": {}, "
+    "[{\"type\": \"function\", \"function\": {\"name\": \"note\", \"parameters\": {\"type\": \"object\", "
+    "\"properties\": {"
+    "\"text\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"on\": {\"type\": \"boolean\"}, "
+    "\"any\": {}, "
     "\"list\": {\"type\": \"array\"}, \"kind\": {\"$ref\": \"#/$defs/Kind\"}, "
     "\"maybe\": {\"anyOf\": [{\"type\": \"integer\"}, {\"type\": \"string\"}, {\"type\": \"null\"}]}}, "
     "\"$defs\": {\"Kind\": {\"enum\": [\"1\", \"2\"]}, \"Loop\": {\"$ref\": \"#/$defs/Loop\"}}}}}]";
@@ -28,71 +30,105 @@ typedef struct row {
 
 static const row rows[] = {
     // nested braces, quotes and braces within strings
-    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": " DEEP "}" T("</tool_call>"), "", "note(" DEEP ")", false},
+    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": " DEEP "}" T("</tool_call>"), "",
+     "note(" DEEP ")", false},
     // a marker within a string is data, as a token or not
-    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"</tool_call>" T("</tool_call>") "\"}}" T("</tool_call>") "x",
+    {"hermes",
+     T("<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"</tool_call>" T(
+         "</tool_call>") "\"}}" T("</tool_call>") "x",
      "x", "note({\"text\": \"</tool_call></tool_call>\"})", false},
     // imitated markers are text, also around a real call
-    {"hermes", "<tool_call>{\"name\": \"note\"}</tool_call> " T("<tool_call>") "{\"name\": \"note\"}" T("</tool_call>"),
+    {"hermes",
+     "<tool_call>{\"name\": \"note\"}</tool_call> " T("<tool_call>") "{\"name\": \"note\"}" T("</tool_call>"),
      "<tool_call>{\"name\": \"note\"}</tool_call>", "note({})", false},
     // "arguments" within the arguments, and before the name
-    {"hermes", T("<tool_call>") "{\"arguments\": {\"name\": \"x\", \"arguments\": {}}, \"name\": \"note\"}" T("</tool_call>"), "",
-     "note({\"name\": \"x\", \"arguments\": {}})", false},
+    {"hermes",
+     T("<tool_call>") "{\"arguments\": {\"name\": \"x\", \"arguments\": {}}, \"name\": \"note\"}" T(
+         "</tool_call>"),
+     "", "note({\"name\": \"x\", \"arguments\": {}})", false},
     // a name that is no string, empty, or without an end
-    {"hermes", T("<tool_call>") "{\"name\": 7, \"arguments\": {}}" T("</tool_call>"), "<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>", "", false},
-    {"hermes", T("<tool_call>") "{\"name\": \"\", \"arguments\": {}}" T("</tool_call>"), "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>", "", false},
+    {"hermes", T("<tool_call>") "{\"name\": 7, \"arguments\": {}}" T("</tool_call>"),
+     "<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>", "", false},
+    {"hermes", T("<tool_call>") "{\"name\": \"\", \"arguments\": {}}" T("</tool_call>"),
+     "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>", "", false},
     // cut: in the arguments, behind the name, in an escape
-    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"a\\", "", "note({\"text\": \"a\\)", true},
+    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"a\\", "",
+     "note({\"text\": \"a\\)", true},
     {"hermes", T("<tool_call>") "{\"name\": \"note\", ", "", "note()", true},
     {"hermes", "a" T("<tool_call>") "{\"name\": \"no", "a<tool_call>{\"name\": \"no", "", true},
     // the name has escapes
-    {"hermes", T("<tool_call>") "{\"name\": \"n\\u006fte\", \"arguments\": {}}" T("</tool_call>"), "", "note({})", false},
+    {"hermes", T("<tool_call>") "{\"name\": \"n\\u006fte\", \"arguments\": {}}" T("</tool_call>"), "",
+     "note({})", false},
     // a value's own end tag in its text, which no tag of the call follows
     {"qwen3-coder",
-     T("<tool_call>") "\n<function=note>\n<parameter=text>\na </parameter> b\n</parameter>\n</function> c\n</parameter>\n</function>\n" T("</tool_call>"),
+     T("<tool_call>") "\n<function=note>\n<parameter=text>\na </parameter> b\n</parameter>\n</function> "
+                      "c\n</parameter>\n</function>\n" T("</tool_call>"),
      "c\n</parameter>\n</function>\n", "note({\"text\": \"a </parameter> b\"})", false},
-    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=text>\n<parameter=n>1</parameter></x>\n</parameter></function>" T("</tool_call>"),
+    {"qwen3-coder",
+     T("<tool_call>") "<function=note><parameter=text>\n<parameter=n>1</parameter></x>\n</parameter></"
+                      "function>" T("</tool_call>"),
      "", "note({\"text\": \"<parameter=n>1</parameter></x>\"})", false},
     // types
     {"qwen3-coder",
-     T("<tool_call>") "<function=note><parameter=n>\n 7 \n</parameter><parameter=on>TRUE</parameter><parameter=any>7</parameter>"
-                      "<parameter=list>[1, \"a\"]</parameter><parameter=kind>1</parameter><parameter=maybe>[1]</parameter>"
+     T("<tool_call>") "<function=note><parameter=n>\n 7 "
+                      "\n</parameter><parameter=on>TRUE</parameter><parameter=any>7</parameter>"
+                      "<parameter=list>[1, "
+                      "\"a\"]</parameter><parameter=kind>1</parameter><parameter=maybe>[1]</parameter>"
                       "<parameter=other>null</parameter></function>" T("</tool_call>"),
-     "", "note({\"n\": 7, \"on\": true, \"any\": \"7\", \"list\": [1, \"a\"], \"kind\": \"1\", \"maybe\": \"[1]\", \"other\": \"null\"})", false},
-    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=n>9007199254740993000000</parameter><parameter=maybe>null</parameter></function>" T("</tool_call>"),
+     "",
+     "note({\"n\": 7, \"on\": true, \"any\": \"7\", \"list\": [1, \"a\"], \"kind\": \"1\", \"maybe\": "
+     "\"[1]\", \"other\": \"null\"})",
+     false},
+    {"qwen3-coder",
+     T("<tool_call>") "<function=note><parameter=n>9007199254740993000000</parameter><parameter=maybe>null</"
+                      "parameter></function>" T("</tool_call>"),
      "", "note({\"n\": 9007199254740993000000, \"maybe\": null})", false},
     // what JSON has to escape
-    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=text>\n\"\\\t\x01é\n</parameter></function>" T("</tool_call>"), "",
-     "note({\"text\": \"\\\"\\\\\\t\\u0001é\"})", false},
-    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=text>\nab\n", "", "note({\"text\": \"ab\\n)", true},
+    {"qwen3-coder",
+     T("<tool_call>") "<function=note><parameter=text>\n\"\\\t\x01é\n</parameter></function>" T(
+         "</tool_call>"),
+     "", "note({\"text\": \"\\\"\\\\\\t\\u0001é\"})", false},
+    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=text>\nab\n", "", "note({\"text\": \"ab\\n)",
+     true},
     // without the vocabulary's tokens a value goes on at an end tag that no tag follows
-    {"glm-4.5", T("<tool_call>") "note\n" T("<arg_key>") "text" T("</arg_key>") "\n" T("<arg_value>") "</arg_value> x" T("</arg_value>") T("</tool_call>"),
+    {"glm-4.5",
+     T("<tool_call>") "note\n" T("<arg_key>") "text" T("</arg_key>") "\n" T("<arg_value>") "</arg_value> x" T(
+         "</arg_value>") T("</tool_call>"),
      "", "note({\"text\": \"</arg_value> x\"})", false},
-    {"minimax-m2", T("<minimax:tool_call>") "<invoke name=\"note\"><parameter name=\"text\"></invoke></parameter></invoke>" T("</minimax:tool_call>"),
+    {"minimax-m2",
+     T("<minimax:tool_call>") "<invoke name=\"note\"><parameter "
+                              "name=\"text\"></invoke></parameter></invoke>" T("</minimax:tool_call>"),
      "", "note({\"text\": \"</invoke>\"})", false},
     // a fence, a marker and braces in a string; a bracket that has no partner
     {"deepseek-v3",
-     T("<｜tool▁calls▁begin｜>") T("<｜tool▁call▁begin｜>") "function" T("<｜tool▁sep｜>") "note\n```json\n{\"text\": \"```\\n}\"}\n```" T(
-         "<｜tool▁call▁end｜>") T("<｜tool▁calls▁end｜>") "bye",
+     T("<｜tool▁calls▁begin｜>") T("<｜tool▁call▁begin｜>") "function" T(
+         "<｜tool▁sep｜>") "note\n```json\n{\"text\": \"```\\n}\"}\n```" T("<｜tool▁call▁end｜>")
+         T("<｜tool▁calls▁end｜>") "bye",
      "bye", "note({\"text\": \"```\\n}\"})", false},
     {"kimi-k2",
-     T("<|tool_calls_section_begin|>") T("<|tool_call_begin|>") "functions.note:0" T("<|tool_call_argument_begin|>") "{\"n\": 1" T("<|tool_call_end|>") T(
-         "<|tool_call_begin|>") "functions.note:1" T("<|tool_call_argument_begin|>") "{}" T("<|tool_call_end|>") T("<|tool_calls_section_end|>"),
+     T("<|tool_calls_section_begin|>") T("<|tool_call_begin|>") "functions.note:0" T(
+         "<|tool_call_argument_begin|>") "{\"n\": 1" T("<|tool_call_end|>")
+         T("<|tool_call_begin|>") "functions.note:1" T("<|tool_call_argument_begin|>") "{}" T(
+             "<|tool_call_end|>") T("<|tool_calls_section_end|>"),
      "", "note({\"n\": 1)note({})", false},
     {"kimi-k2", T("<|tool_calls_section_begin|>") "no call" T("<|tool_calls_section_end|>"),
      "<|tool_calls_section_begin|>no call<|tool_calls_section_end|>", "", false},
     // the model of a bare call is an answer in JSON that it is not
     {"llama3-json", "{\"name\": \"note\", \"price\": 3}", "{\"name\": \"note\", \"price\": 3}", "", false},
-    {"llama3-json", "{\"name\": \"other\", \"parameters\": {}}", "{\"name\": \"other\", \"parameters\": {}}", "", false},
+    {"llama3-json", "{\"name\": \"other\", \"parameters\": {}}", "{\"name\": \"other\", \"parameters\": {}}",
+     "", false},
     {"llama3-json", "{\"name\": \"note\", \"parameters\": {}}; and more", "; and more", "note({})", false},
     {"llama4-pythonic", "[note(text='a)]\\'(', list=[1, (2, 'x')], any={'k': None})]", "",
      "note({\"text\": \"a)]'(\", \"list\": [1, [2, \"x\"]], \"any\": {\"k\": null}})", false},
     {"llama4-pythonic", "[note(n=1), note(n=f(2))]", "[note(n=1), note(n=f(2))]", "", false},
-    {"llama4-pythonic", "[note(n=1), note(text='a\\x41\\n", "", "note({\"n\": 1})note({\"text\": \"aA\\n)", true},
+    {"llama4-pythonic", "[note(n=1), note(text='a\\x41\\n", "", "note({\"n\": 1})note({\"text\": \"aA\\n)",
+     true},
     {"mistral", T("[TOOL_CALLS]") "[{\"name\": \"note\", \"arguments\": {}}, 7]", ", 7]", "note({})", false},
     {"mistral-args", "[TOOL_CALLS]note[ARGS]{}", "[TOOL_CALLS]note[ARGS]{}", "", false},
-    {"gpt-oss", T("<|channel|>") "analysis" T("<|message|>") "a" T("<|end|>") T("<|start|>") "assistant" T("<|channel|>") "commentary to=functions.note " T(
-                    "<|constrain|>") "json" T("<|message|>") "{\"text\": \"<|end|>\"}",
+    {"gpt-oss",
+     T("<|channel|>") "analysis" T("<|message|>") "a" T("<|end|>")
+         T("<|start|>") "assistant" T("<|channel|>") "commentary to=functions.note " T(
+             "<|constrain|>") "json" T("<|message|>") "{\"text\": \"<|end|>\"}",
      "", "note({\"text\": \"<|end|>\"})", false},
 };
 
@@ -100,7 +136,9 @@ static bool every_token(void *context, const char *marker)
 {
     (void)context;
     // tags of the formats that no vocabulary has
-    return marker[0] != '<' || !(strstr(marker, "function") || strstr(marker, "parameter") || strstr(marker, "invoke")) || strchr(marker, '|');
+    return marker[0] != '<' ||
+           !(strstr(marker, "function") || strstr(marker, "parameter") || strstr(marker, "invoke")) ||
+           strchr(marker, '|');
 }
 
 static cot_buffer tokens_marked(const char *text)
@@ -116,7 +154,8 @@ static cot_buffer tokens_marked(const char *text)
 
 static cot_dialect_options options_for(const cot_dialect *dialect, const json_t *list)
 {
-    return (cot_dialect_options){.calls = dialect, .reasoning = dialect, .tools = list, .is_token = every_token};
+    return (cot_dialect_options){
+        .calls = dialect, .reasoning = dialect, .tools = list, .is_token = every_token};
 }
 
 static void test_adversarial_answers(void **state)
@@ -153,7 +192,8 @@ static void test_reasoning_and_calls_take_turns(void **state)
 {
     (void)state;
     cot_dialect_options options = options_for(cot_dialect_named("hermes"), NULL);
-    cot_buffer text = tokens_marked("\n a <think> b \n" T("</think>") "\n\n c " T("<tool_call>") "{\"name\": \"f\"}" T("</tool_call>") "\n");
+    cot_buffer text = tokens_marked("\n a <think> b \n" T("</think>") "\n\n c " T(
+        "<tool_call>") "{\"name\": \"f\"}" T("</tool_call>") "\n");
     options.is_opened = true;
     heard h = heard_parse(&options, text.data, text.bytes, NULL, 0, false);
     assert_string_equal(h.reasoning.data, "a <think> b");
@@ -186,7 +226,8 @@ static void test_forced_arguments(void **state)
     heard_free(&h);
     cot_buffer_free(&text);
     options = options_for(&cot_dialect_list, NULL);
-    text = tokens_marked("[{\"name\": \"a\", \"parameters\": {\"x\": [1]}}, {\"name\": \"b\", \"parameters\": {}}]");
+    text = tokens_marked(
+        "[{\"name\": \"a\", \"parameters\": {\"x\": [1]}}, {\"name\": \"b\", \"parameters\": {}}]");
     h = heard_parse(&options, text.data, text.bytes, NULL, 0, false);
     assert_int_equal(h.count, 2);
     assert_string_equal(h.calls[0].arguments.data, "{\"x\": [1]}");
@@ -197,16 +238,62 @@ static void test_forced_arguments(void **state)
 
 /* Pieces of all formats, in any order. */
 static const char *const pieces[] = {
-    "note", "{", "}", "[", "]", "\"", "\\", ":", ",", ";", " ", "\n", "(", ")", "'", "=", "7", "true", "a", "é", "<", ">", "```json", "```",
-    "{\"name\": \"note\", \"arguments\": {\"text\": \"x", "\"}}", "\"name\": ", "\"parameters\": ", "<function=note>", "<parameter=text>",
-    "<parameter=n>", "</parameter>", "</function>", "<invoke name=\"note\">", "<parameter name=\"text\">", "</invoke>", "functions.note:0", "function",
-    " to=functions.note ", "commentary", "analysis", "final", "assistant", "[note(text='", "n=1", "<tool_call>", "</tool_call>", "<think>",
+    "note",
+    "{",
+    "}",
+    "[",
+    "]",
+    "\"",
+    "\\",
+    ":",
+    ",",
+    ";",
+    " ",
+    "\n",
+    "(",
+    ")",
+    "'",
+    "=",
+    "7",
+    "true",
+    "a",
+    "é",
+    "<",
+    ">",
+    "```json",
+    "```",
+    "{\"name\": \"note\", \"arguments\": {\"text\": \"x",
+    "\"}}",
+    "\"name\": ",
+    "\"parameters\": ",
+    "<function=note>",
+    "<parameter=text>",
+    "<parameter=n>",
+    "</parameter>",
+    "</function>",
+    "<invoke name=\"note\">",
+    "<parameter name=\"text\">",
+    "</invoke>",
+    "functions.note:0",
+    "function",
+    " to=functions.note ",
+    "commentary",
+    "analysis",
+    "final",
+    "assistant",
+    "[note(text='",
+    "n=1",
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
 };
 
 static cot_buffer random_text(struct draw *draw, const cot_dialect *d)
 {
-    const char *const markers[] = {d->section, d->section_end, d->call, d->call_end, d->reasoning, d->reasoning_end, d->separator,
-                                   d->id, d->key, d->key_end, d->value, d->value_end, "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<other>"};
+    const char *const markers[] = {
+        d->section,    d->section_end, d->call,   d->call_end, d->reasoning, d->reasoning_end,
+        d->separator,  d->id,          d->key,    d->key_end,  d->value,     d->value_end,
+        "<|channel|>", "<|message|>",  "<|end|>", "<|start|>", "<other>"};
     cot_buffer text = {0};
     cot_buffer_append(&text, "", 0);
     for (int64_t n = draw_below(draw, 30); n >= 0; n--) {

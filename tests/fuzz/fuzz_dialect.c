@@ -7,7 +7,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static const char tools[] =
-    "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, \"n\": {\"type\": "
+    "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, "
+    "\"n\": {\"type\": "
     "\"number\"}, \"u\": {\"type\": [\"integer\", \"string\"]}, \"o\": {\"type\": \"object\"}}}}}]";
 
 static bool is_token(void *context, const char *marker)
@@ -22,7 +23,8 @@ static void mend_marks(char *text, size_t bytes)
         if ((unsigned char)text[i] < COT_DIALECT_END) continue;
         size_t end = i + 1;
         while (end < bytes && (unsigned char)text[end] < COT_DIALECT_END) end++;
-        if ((unsigned char)text[i] != COT_DIALECT_END && end < bytes && (unsigned char)text[end] == COT_DIALECT_END)
+        if ((unsigned char)text[i] != COT_DIALECT_END && end < bytes &&
+            (unsigned char)text[end] == COT_DIALECT_END)
             i = end;
         else
             text[i] = '?';

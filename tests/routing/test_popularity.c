@@ -55,8 +55,8 @@ static void counts_halve(void **state)
     for (int round = 0; round < 24; round++) {
         const bool seconds = round % 2;
         const double life = (const double[]){1, 3.5, 100, 65536}[round / 2 % 4];
-        const int L = 1 + (int)pad_draw(pad, 4), K = 1 + (int)pad_draw(pad, 4), E = K + (int)pad_draw(pad, 60),
-                  n = 1 + (int)pad_draw(pad, MOST_TOKENS);
+        const int L = 1 + (int)pad_draw(pad, 4), K = 1 + (int)pad_draw(pad, 4),
+                  E = K + (int)pad_draw(pad, 60), n = 1 + (int)pad_draw(pad, MOST_TOKENS);
         const cot_popularity_options options = {.n_layers = L,
                                                 .n_experts = E,
                                                 .top_k = K,
@@ -133,7 +133,8 @@ static void the_reservoir_halves_too(void **state)
 static void bad_options_are_refused(void **state)
 {
     (void)state;
-    const cot_popularity_options good = {.n_layers = 2, .n_experts = 4, .top_k = 2, .n_homes = 1, .half_life_tokens = 9};
+    const cot_popularity_options good = {
+        .n_layers = 2, .n_experts = 4, .top_k = 2, .n_homes = 1, .half_life_tokens = 9};
     cot_popularity_options bad[] = {good, good, good, good, good, good};
     bad[0].half_life_tokens = 0;
     bad[1].half_life_tokens = -1;
@@ -161,7 +162,8 @@ static void shapes_keep_what_fits(void **state)
     assert_int_equal(cot_signature_shape_of(&s, 58, 256, 8, &error), COT_OK);
     assert_int_equal(s.every, 3);
     assert_int_equal(s.cells, 20 * 256);
-    assert_int_equal(cot_signature_shape_of(&s, 47, 261, 8, &error), COT_OK); // every second one would be 6264 cells
+    assert_int_equal(cot_signature_shape_of(&s, 47, 261, 8, &error),
+                     COT_OK); // every second one would be 6264 cells
     assert_int_equal(s.every, 3);
     for (int round = 0; round < 1000; round++) {
         const int L = 1 + (int)pad_draw(pad, 1024), E = 1 + (int)pad_draw(pad, 6144);
@@ -223,10 +225,9 @@ static void signatures_count_and_halve(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counts_halve),
-                                       cmocka_unit_test(the_reservoir_halves_too),
-                                       cmocka_unit_test(bad_options_are_refused),
-                                       cmocka_unit_test(shapes_keep_what_fits),
-                                       cmocka_unit_test(signatures_count_and_halve)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_halve), cmocka_unit_test(the_reservoir_halves_too),
+        cmocka_unit_test(bad_options_are_refused), cmocka_unit_test(shapes_keep_what_fits),
+        cmocka_unit_test(signatures_count_and_halve)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

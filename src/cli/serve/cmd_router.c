@@ -53,7 +53,7 @@ static bool set_workers(router_setup *setup, const cli_list *list)
     if (!cli_check_list(list)) return false;
     for (size_t i = 0; i < list->count; i++) {
         const char *text = list->items[i].text;
-        if (strstr(text, "://"))
+        if (strstr(text, "://") || !strncmp(text, "dns:", 4))
             setup->urls[count++] = text;
         else if (setup->o.file) {
             cli_complain("--workers names two files, '%s' and '%s'; one file and any URLs may be given",
@@ -149,8 +149,9 @@ static int run_command(const void *settings)
 
 #define AT(field) offsetof(struct router_settings, field)
 static const cli_option router_options[] = {
-    {"workers", 'w', CLI_OPTION_LIST, "URL|FILE", NULL,
-     "a worker, http://HOST[:PORT][/PREFIX] or https://; or a JSON file with a list of them, which is read "
+    {"workers", 'w', CLI_OPTION_LIST, "URL|NAME|FILE", NULL,
+     "a worker, http://HOST[:PORT][/PREFIX] or https://; dns:NAME:PORT for one at each address of a name, "
+     "which is looked up every 30 s; or a JSON file with a list of them, which is read "
      "again when it "
      "changes; "
      "may "

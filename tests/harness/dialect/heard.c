@@ -21,8 +21,8 @@ static bool on_call(void *context, const char *name, size_t bytes, const char *i
     h->calls = calls;
     h->calls[h->count] = (heard_call){.has_id = id != NULL};
     heard_call *call = &h->calls[h->count++];
-    return cot_buffer_append(&call->name, name, bytes) && cot_buffer_append(&call->id, id ? id : "", id_bytes) &&
-           cot_buffer_append(&call->arguments, "", 0);
+    return cot_buffer_append(&call->name, name, bytes) &&
+           cot_buffer_append(&call->id, id ? id : "", id_bytes) && cot_buffer_append(&call->arguments, "", 0);
 }
 
 static bool on_arguments(void *context, const char *text, size_t bytes)
@@ -32,8 +32,8 @@ static bool on_arguments(void *context, const char *text, size_t bytes)
     return cot_buffer_append(&h->calls[h->count - 1].arguments, text, bytes);
 }
 
-heard heard_parse(const cot_dialect_options *options, const char *text, size_t bytes, const size_t *cuts, size_t cut_count,
-                  bool is_cut)
+heard heard_parse(const cot_dialect_options *options, const char *text, size_t bytes, const size_t *cuts,
+                  size_t cut_count, bool is_cut)
 {
     heard h = {0};
     cot_dialect_options own = *options;
@@ -60,11 +60,12 @@ static bool same(const cot_buffer *a, const cot_buffer *b)
 
 bool heard_equal(const heard *a, const heard *b)
 {
-    bool equal = same(&a->content, &b->content) && same(&a->reasoning, &b->reasoning) && a->count == b->count &&
-                 a->unread == b->unread;
+    bool equal = same(&a->content, &b->content) && same(&a->reasoning, &b->reasoning) &&
+                 a->count == b->count && a->unread == b->unread;
     for (size_t i = 0; equal && i < a->count; i++)
         equal = same(&a->calls[i].name, &b->calls[i].name) && same(&a->calls[i].id, &b->calls[i].id) &&
-                a->calls[i].has_id == b->calls[i].has_id && same(&a->calls[i].arguments, &b->calls[i].arguments);
+                a->calls[i].has_id == b->calls[i].has_id &&
+                same(&a->calls[i].arguments, &b->calls[i].arguments);
     return equal;
 }
 
@@ -72,7 +73,8 @@ void heard_print(const heard *h)
 {
     printf("  content   [%s]\n  reasoning [%s]\n", h->content.data, h->reasoning.data);
     for (size_t i = 0; i < h->count; i++)
-        printf("  call      [%s] id [%s] [%s]\n", h->calls[i].name.data, h->calls[i].id.data, h->calls[i].arguments.data);
+        printf("  call      [%s] id [%s] [%s]\n", h->calls[i].name.data, h->calls[i].id.data,
+               h->calls[i].arguments.data);
 }
 
 void heard_free(heard *h)
@@ -106,14 +108,16 @@ cot_buffer heard_mark(const char *text, size_t bytes, const json_t *markers, con
         json_array_foreach(markers, i, marker)
         {
             const size_t length = json_string_length(marker);
-            if (length > longest && length <= bytes - at && memcmp(text + at, json_string_value(marker), length) == 0)
+            if (length > longest && length <= bytes - at &&
+                memcmp(text + at, json_string_value(marker), length) == 0)
                 longest = length;
         }
         if (is_plain(plain, at)) longest = 0;
         if (longest) {
-            const char special = text[at] == '[' || text[at + 1] == '|' || (unsigned char)text[at + 1] == 0xef;
-            good = cot_buffer_append(&out, special ? "\xff" : "\xfe", 1) && cot_buffer_append(&out, text + at, longest) &&
-                   cot_buffer_append(&out, "\xfd", 1);
+            const char special =
+                text[at] == '[' || text[at + 1] == '|' || (unsigned char)text[at + 1] == 0xef;
+            good = cot_buffer_append(&out, special ? "\xff" : "\xfe", 1) &&
+                   cot_buffer_append(&out, text + at, longest) && cot_buffer_append(&out, "\xfd", 1);
             at += longest;
         } else {
             good = cot_buffer_append(&out, text + at, 1);

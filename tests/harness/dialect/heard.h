@@ -17,8 +17,8 @@ typedef struct heard {
 } heard;
 
 /* Parses a text [bytes] in pieces that end at `cuts` [cut_count], ascending; options' listener is filled in. */
-heard heard_parse(const cot_dialect_options *options, const char *text, size_t bytes, const size_t *cuts, size_t cut_count,
-                  bool is_cut);
+heard heard_parse(const cot_dialect_options *options, const char *text, size_t bytes, const size_t *cuts,
+                  size_t cut_count, bool is_cut);
 bool heard_equal(const heard *a, const heard *b);
 void heard_print(const heard *h);
 void heard_free(heard *h);
