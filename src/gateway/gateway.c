@@ -181,41 +181,20 @@ static void on_watch(evutil_socket_t descriptor, short what, void *context)
 
 /* ---- the end ---- */
 
-/* Ends the loop once the last bytes are taken, or after two seconds. */
-static void wait_for_clients(evutil_socket_t descriptor, short what, void *context)
-{
-    cot_gateway *g = context;
-    (void)descriptor, (void)what;
-    if (cot_http_server_connections(g->http) && ++g->last_checks < 200) return;
-    event_base_loopbreak(g->base);
-}
-
 void cot_gateway_check_rest(cot_gateway *g)
 {
-    if (!g->stops_heard || g->relays || g->is_drained) return;
-    g->is_drained = true;
+    if (!g->ending.heard || g->relays || g->ending.is_over) return;
     cot_http_server_stop_accepting(g->http);
-    event_add(g->on_drained, &(struct timeval){.tv_usec = 10000});
+    cot_access_ending_finish(&g->ending, g->http);
 }
 
-static void hear_stop(void *context, uint64_t calls)
+static void check_rest(void *context)
 {
-    cot_gateway *g = context;
-    const int64_t ms = g->options.shutdown_ms;
-    const bool first = !g->stops_heard;
-    g->stops_heard = first && calls == 1 ? 1 : 2;
-    if (first) {
-        cot_access_tell(&g->access, COT_LOG_INFO,
-                        "shutting down: no new requests; those under way have %lld s", (long long)ms / 1000);
-        event_add(g->on_deadline, &(struct timeval){.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000});
-        cot_gateway_check_rest(g);
-    }
-    if (g->stops_heard > 1) cot_relay_abort_all(g);
+    cot_gateway_check_rest(context);
 }
 
-static void on_deadline(evutil_socket_t descriptor, short what, void *context)
+static void cut(void *context)
 {
-    (void)descriptor, (void)what;
     cot_relay_abort_all(context);
 }
 
@@ -229,7 +208,7 @@ static void hear_reload(void *context, uint64_t calls)
 
 void cot_gateway_stop(cot_gateway *g)
 {
-    cot_wake_up(&g->stop);
+    cot_access_ending_ask(&g->ending);
 }
 
 void cot_gateway_reload(cot_gateway *g)
@@ -263,15 +242,15 @@ static cot_status start_events(cot_gateway *g, cot_error *error)
 {
     g->base = event_base_new();
     g->zmq = cot_publisher_context_open();
-    const bool hears = g->base && g->zmq && cot_wake_open(&g->stop, g->base, hear_stop, g) &&
-                       cot_wake_open(&g->reload, g->base, hear_reload, g);
+    const bool hears =
+        g->base && g->zmq &&
+        cot_access_ending_open(&g->ending, &g->access, g->base, g->options.shutdown_ms, check_rest, cut, g) &&
+        cot_wake_open(&g->reload, g->base, hear_reload, g);
     if (hears) {
         g->on_second = event_new(g->base, -1, EV_PERSIST, on_second, g);
         g->on_watch = event_new(g->base, -1, EV_PERSIST, on_watch, g);
-        g->on_deadline = event_new(g->base, -1, 0, on_deadline, g);
-        g->on_drained = event_new(g->base, -1, EV_PERSIST, wait_for_clients, g);
     }
-    if (!hears || !g->on_second || !g->on_watch || !g->on_deadline || !g->on_drained)
+    if (!hears || !g->on_second || !g->on_watch)
         return cot_fail(error, COT_IO, "cannot start the gateway's loop");
     event_add(g->on_second, &(struct timeval){.tv_sec = 1});
     event_add(g->on_watch, &(struct timeval){.tv_usec = WATCH_MS * 1000});
@@ -297,7 +276,7 @@ cot_status cot_gateway_open(cot_gateway **gateway, const cot_gateway_options *op
                         options->size, sizeof *options);
     cot_gateway *g = calloc(1, sizeof *g);
     if (!g) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a gateway");
-    g->stop.fd = g->reload.fd = -1;
+    g->reload.fd = -1;
     cot_status status = copy_options(g, options, error);
     if (status == COT_OK) status = open_figures(&g->figures, error);
     if (status == COT_OK) status = start_events(g, error);
@@ -328,17 +307,17 @@ cot_status cot_gateway_run(cot_gateway *g, cot_error *error)
 void cot_gateway_close(cot_gateway *g)
 {
     if (!g) return;
-    g->is_drained = true;           // nothing is left to end
+    g->ending.is_over = true;       // nothing is left to end
     cot_http_server_close(g->http); // every relay is gone
     for (size_t i = 0; i < g->discoveries; i++) cot_discovery_close(g->discovery[i]);
     cot_gateway_free_workers(g);
     cot_tls_close(g->tls);
     cot_route_book_close(g->book);
     cot_route_index_close(g->index);
-    struct event *const events[] = {g->on_second, g->on_watch, g->on_deadline, g->on_drained};
+    struct event *const events[] = {g->on_second, g->on_watch};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i]) event_free(events[i]);
-    cot_wake_close(&g->stop);
+    cot_access_ending_close(&g->ending);
     cot_wake_close(&g->reload);
     cot_publisher_context_close(g->zmq);
     cot_access_close(&g->access);

@@ -10,7 +10,7 @@
  *     decisions.c  where the last requests went, and why */
 #ifndef COT_GATEWAY_STATE_H
 #define COT_GATEWAY_STATE_H
-#include "access/access.h"
+#include "access/ending.h"
 #include "coterie/gateway.h"
 #include "gateway/ask.h"
 #include "gateway/decisions.h"
@@ -104,11 +104,9 @@ struct cot_gateway {
     struct event_base *base;
     cot_http_server *http;
     struct cot_tls *tls; // to workers; NULL: none is spoken to so
-    cot_wake stop, reload;
-    int stops_heard; // 1: it drains; 2: it aborts
-    bool is_drained;
-    int last_checks;
-    struct event *on_second, *on_watch, *on_deadline, *on_drained;
+    cot_wake reload;
+    cot_access_ending ending;
+    struct event *on_second, *on_watch;
     void *zmq;
     cot_discovery *discovery[COT_GATEWAY_NAMES];
     size_t discoveries;

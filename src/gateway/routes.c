@@ -24,7 +24,7 @@ static void show_health(cot_gateway *g, cot_http_exchange *exchange)
     bool any = false;
     for (const cot_gateway_worker *w = g->workers; w; w = w->next)
         any |= w->listed && w->state == COT_GATEWAY_UP;
-    if (g->stops_heard)
+    if (g->ending.heard)
         reply_error(g, exchange, 503, "shutting_down", "the router is shutting down");
     else if (!any)
         reply_error(g, exchange, 503, "no_worker", "no worker can be reached");
@@ -200,7 +200,7 @@ static void check(void *context, cot_http_exchange *exchange)
         // without keys, a page on the web could post what is no JSON without asking first
         cot_api_fail(&error, 415, "unsupported_media_type", "Content-Type",
                      "the content type must be application/json (curl -H 'Content-Type: application/json')");
-    else if (!is_own && g->stops_heard)
+    else if (!is_own && g->ending.heard)
         cot_api_fail(&error, 503, "shutting_down", NULL, "the router is shutting down");
     if (error.http_status) cot_gateway_refuse(g, exchange, &error);
 }

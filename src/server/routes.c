@@ -21,7 +21,7 @@ static void show_health(cot_server *s, cot_http_exchange *exchange)
     s->backend->table->state(s->backend, &state);
     if (!state.lives)
         cot_api_fail(&error, 503, "engine_failed", NULL, "the engine has failed");
-    else if (s->stops_heard)
+    else if (s->ending.heard)
         cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
     if (error.http_status)
         cot_server_refuse(s, exchange, &error);
@@ -255,7 +255,7 @@ static void check(void *context, cot_http_exchange *exchange)
                      "the content type must be application/json (curl -H 'Content-Type: application/json')");
     else if (puts && cot_http_body_length(exchange) > COT_PLACEMENT_BYTES)
         cot_api_fail(&error, 413, "request_too_large", NULL, "a placement of more than 8 MiB");
-    else if ((puts || strcmp(method, "POST") == 0) && s->stops_heard)
+    else if ((puts || strcmp(method, "POST") == 0) && s->ending.heard)
         cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
     if (error.http_status) cot_server_refuse(s, exchange, &error);
 }

@@ -42,7 +42,7 @@ static void reply(cot_server *s, cot_http_exchange *exchange, int status, bool i
                   const char *request_id, const char *type, const char *body, size_t bytes)
 {
     // clients try again after that; a sequence is over in seconds
-    const char *retry = status != 429 && status != 503 ? NULL : s->stops_heard ? "30" : "1";
+    const char *retry = status != 429 && status != 503 ? NULL : s->ending.heard ? "30" : "1";
     if (status >= 400) s->metrics.refused++;
     cot_access_reply(&s->access.options, exchange,
                      &(cot_access_head){status, request_id, type, retry, is_final}, body, bytes);
@@ -77,16 +77,6 @@ void cot_server_refuse(cot_server *s, cot_http_exchange *exchange, const cot_api
 
 /* ---- the end ---- */
 
-/* Ends the loop once the last bytes are taken, or after two seconds. */
-static void wait_for_clients(evutil_socket_t descriptor, short what, void *context)
-{
-    cot_server *s = context;
-    (void)descriptor;
-    (void)what;
-    if (cot_http_server_connections(s->http) && ++s->last_checks < 200) return;
-    event_base_loopbreak(s->base);
-}
-
 /* Nothing has been under way for a second. What answers took is free by then, but allocators keep it, in pieces between
  * others': a server at rest would hold now more, now less of what it once needed. */
 static void hear_rest(evutil_socket_t descriptor, short what, void *context)
@@ -99,41 +89,23 @@ static void hear_rest(evutil_socket_t descriptor, short what, void *context)
 
 void cot_server_check_rest(cot_server *s)
 {
-    if (s->answers || s->is_drained) return;
+    if (s->answers || s->ending.is_over) return;
     event_add(s->on_rest, &(struct timeval){.tv_sec = 1});
     cot_backend_state state;
-    if (!s->stops_heard || s->fails) return;
+    if (!s->ending.heard || s->fails) return;
     s->backend->table->state(s->backend, &state);
-    s->is_drained = true;
     if (!state.failed)
         cot_http_server_stop_accepting(s->http); // else /health is answered until the process ends
-    event_add(s->on_drained, &(struct timeval){.tv_usec = 10000});
+    cot_access_ending_finish(&s->ending, s->http);
 }
 
-static void drain(cot_server *s)
+static void check_rest(void *context)
 {
-    const int64_t ms = s->options.shutdown_ms;
-    event_add(s->on_deadline, &(struct timeval){.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000});
-    cot_server_check_rest(s);
+    cot_server_check_rest(context);
 }
 
-static void hear_stop(void *context, uint64_t calls)
+static void cut(void *context)
 {
-    cot_server *s = context;
-    const bool first = !s->stops_heard;
-    s->stops_heard = first && calls == 1 ? 1 : 2;
-    if (first) {
-        cot_server_log(s, COT_LOG_INFO, "shutting down: no new requests; those under way have %lld s",
-                       (long long)s->options.shutdown_ms / 1000);
-        drain(s);
-    }
-    if (s->stops_heard > 1) cot_answer_abort_all(s);
-}
-
-static void hear_deadline(evutil_socket_t descriptor, short what, void *context)
-{
-    (void)descriptor;
-    (void)what;
     cot_answer_abort_all(context);
 }
 
@@ -142,14 +114,13 @@ static void notice_failure(void *owner)
     cot_server *s = owner;
     cot_backend_state state;
     s->fails = true;
-    if (s->stops_heard) return;
+    if (s->ending.heard) return;
     s->backend->table->state(s->backend, &state);
     cot_server_log(s, COT_LOG_ERROR, "the engine failed: %s", state.error.message);
     cot_server_on_snapshot(s, NULL, 0);
     cot_server_on_view(s, NULL);
     cot_server_on_moves(s, 0, &state.error);
-    s->stops_heard = 1;
-    drain(s);
+    cot_access_ending_begin(&s->ending);
 }
 
 static void notice_ends(void *owner)
@@ -178,7 +149,7 @@ void cot_server_begin_watch(cot_server *s)
 
 void cot_server_stop(cot_server *s)
 {
-    cot_wake_up(&s->stop);
+    cot_access_ending_ask(&s->ending);
 }
 
 /* ---- files that are read again ---- */
@@ -266,15 +237,15 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
 static cot_status start_events(cot_server *s, cot_error *error)
 {
     s->base = event_base_new();
-    const bool hears = s->base && cot_wake_open(&s->stop, s->base, hear_stop, s) &&
-                       cot_wake_open(&s->reload, s->base, hear_reload, s);
+    const bool hears =
+        s->base &&
+        cot_access_ending_open(&s->ending, &s->access, s->base, s->options.shutdown_ms, check_rest, cut, s) &&
+        cot_wake_open(&s->reload, s->base, hear_reload, s);
     if (hears) {
-        s->on_deadline = event_new(s->base, -1, 0, hear_deadline, s);
-        s->on_drained = event_new(s->base, -1, EV_PERSIST, wait_for_clients, s);
         s->on_rest = event_new(s->base, -1, 0, hear_rest, s);
         s->on_watch = event_new(s->base, -1, 0, hear_watch, s);
     }
-    if (!hears || !s->on_deadline || !s->on_drained || !s->on_rest || !s->on_watch)
+    if (!hears || !s->on_rest || !s->on_watch)
         return cot_fail(error, COT_IO, "cannot start the server's loop");
     return COT_OK;
 }
@@ -338,7 +309,7 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_backend 
     }
     s->backend = worker;
     s->info = worker->table->describe(worker);
-    s->stop.fd = s->reload.fd = -1;
+    s->reload.fd = -1;
     cot_status status = copy_options(s, options, error);
     if (status == COT_OK) status = start_events(s, error);
     if (status == COT_OK) status = start_worker(s, error);
@@ -375,8 +346,8 @@ cot_status cot_server_run(cot_server *s, cot_error *error)
 void cot_server_close(cot_server *s)
 {
     if (!s) return;
-    s->stops_heard = 2;
-    s->is_drained = true;                 // nothing is left to end
+    s->ending.heard = 2;
+    s->ending.is_over = true;             // nothing is left to end
     cot_http_server_close(s->http);       // cancels what runs
     cot_preparer_close(s->preparer);      // tells what is prepared
     s->backend->table->close(s->backend); // tells what has run: every answer ends
@@ -384,11 +355,9 @@ void cot_server_close(cot_server *s)
     cot_served_constraints_close(&s->constraints);
     cot_jobs_free(&s->jobs);
     cot_server_free_waiting(s);
-    if (s->on_deadline) event_free(s->on_deadline);
-    if (s->on_drained) event_free(s->on_drained);
     if (s->on_rest) event_free(s->on_rest);
     if (s->on_watch) event_free(s->on_watch);
-    cot_wake_close(&s->stop);
+    cot_access_ending_close(&s->ending);
     cot_wake_close(&s->reload);
     cot_access_close(&s->access);
     if (s->base) event_base_free(s->base);

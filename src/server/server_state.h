@@ -1,7 +1,7 @@
 /* Inside the server: what its parts share, on the loop's thread. */
 #ifndef COT_SERVER_STATE_H
 #define COT_SERVER_STATE_H
-#include "access/access.h"
+#include "access/ending.h"
 #include "coterie/server.h"
 #include "net/http_server.h"
 #include "net/wake.h"
@@ -41,13 +41,11 @@ struct cot_server {
     cot_served_constraints constraints; // of it
     cot_access access;
     cot_server_options options; // `served_names` are owned copies; what `access` has is not here
-    struct event *on_deadline, *on_drained, *on_rest, *on_watch;
+    struct event *on_rest, *on_watch;
     cot_wake reload; // cot_server_reload was called
     cot_wake stop;   // cot_server_stop was called
-    int stops_heard; // 1: it drains; 2: it aborts
+    cot_access_ending ending;
     bool fails;      // the backend has failed, and those that computed are not all gone yet
-    bool is_drained; // nothing is under way; the last bytes leave
-    int last_checks;
     cot_metrics metrics;
     cot_answer *answers; // under way, a list
     cot_answer *lost;    // given up, though the backend has not ended their jobs

@@ -198,6 +198,7 @@ static json_t *draw_choice(stream *s, size_t index)
     if (bits(s) % 2) {
         json_t *delta = json_pack("{s:s}", "content", texts[bits(s) % 6]);
         if (bits(s) % 2) json_object_set_new(delta, "role", json_string("assistant"));
+        if (bits(s) % 4 == 0) json_object_del(delta, "content");
         json_object_set_new(choice, "delta", shuffled(s, delta));
     } else
         json_object_set_new(choice, "text", json_string(texts[bits(s) % 6]));

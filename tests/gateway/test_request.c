@@ -43,7 +43,7 @@ static void test_rows(void **state)
 {
     (void)state;
     static const char *const plain[] = {
-        "{\"prompt\":[1,2,3]}",
+        "{\"prompt\":[-2147483648]}", "{\"prompt\":[1,2,3]}",
         " {\n\"model\": \"m\", \"prompt\" : [ 2147483647 ],\"n\":4,\"stream\" : true, \"seed\":null}",
         "{\"max_tokens\":1,\"return_token_ids\":true,\"echo\":true,\"seed\":0,\"cache_salt\":\"\xc3\xa9\","
         "\"prompt\":[7,8]}",
@@ -56,6 +56,7 @@ static void test_rows(void **state)
                                          "{\"prompt\":[[1]]}",
                                          "{\"prompt\":[1,\"a\"]}",
                                          "{\"prompt\":[1.0]}",
+                                         "{\"prompt\":[-2147483649]}",
                                          "{\"prompt\":[2147483648]}",
                                          "{\"prompt\":[1],\"prompt\":[2]}",
                                          "{\"prompt\":[1],\"\\u006e\":2}",
