@@ -24,7 +24,8 @@ static void hear_stop(void *context, uint64_t calls)
     cot_access_ending *e = context;
     const bool first = !e->heard;
     if (first) {
-        cot_access_tell(e->access, COT_LOG_INFO, "shutting down: no new requests; those under way have %lld s",
+        cot_access_tell(e->access, COT_LOG_INFO,
+                        "shutting down: no new requests; those under way have %lld s",
                         (long long)e->shutdown_ms / 1000);
         cot_access_ending_begin(e);
     }
@@ -33,10 +34,16 @@ static void hear_stop(void *context, uint64_t calls)
     e->cut(e->context);
 }
 
-bool cot_access_ending_open(cot_access_ending *e, const cot_access *access, struct event_base *base, int64_t shutdown_ms,
-                            void (*rests)(void *context), void (*cut)(void *context), void *context)
+bool cot_access_ending_open(cot_access_ending *e, const cot_access *access, struct event_base *base,
+                            int64_t shutdown_ms, void (*rests)(void *context), void (*cut)(void *context),
+                            void *context)
 {
-    *e = (cot_access_ending){.access = access, .base = base, .shutdown_ms = shutdown_ms, .rests = rests, .cut = cut, .context = context};
+    *e = (cot_access_ending){.access = access,
+                             .base = base,
+                             .shutdown_ms = shutdown_ms,
+                             .rests = rests,
+                             .cut = cut,
+                             .context = context};
     if (!cot_wake_open(&e->stop, base, hear_stop, e)) return false;
     e->on_deadline = event_new(base, -1, 0, on_deadline, e);
     e->on_over = event_new(base, -1, EV_PERSIST, on_over, e);
@@ -51,7 +58,8 @@ void cot_access_ending_ask(const cot_access_ending *e)
 void cot_access_ending_begin(cot_access_ending *e)
 {
     e->heard = 1;
-    event_add(e->on_deadline, &(struct timeval){.tv_sec = e->shutdown_ms / 1000, .tv_usec = e->shutdown_ms % 1000 * 1000});
+    event_add(e->on_deadline,
+              &(struct timeval){.tv_sec = e->shutdown_ms / 1000, .tv_usec = e->shutdown_ms % 1000 * 1000});
     e->rests(e->context);
 }
 

@@ -26,8 +26,9 @@ typedef struct cot_access_ending {
 
 /* `rests` and `cut` are called from the loop. False: memory or descriptors ran out; cot_access_ending_close is called either way. The
  * ending stays where it is. */
-bool cot_access_ending_open(cot_access_ending *ending, const cot_access *access, struct event_base *base, int64_t shutdown_ms,
-                            void (*rests)(void *context), void (*cut)(void *context), void *context);
+bool cot_access_ending_open(cot_access_ending *ending, const cot_access *access, struct event_base *base,
+                            int64_t shutdown_ms, void (*rests)(void *context), void (*cut)(void *context),
+                            void *context);
 /* Any thread, or a signal's handler: asks it to end. */
 void cot_access_ending_ask(const cot_access_ending *ending);
 /* It ends by itself, and says why itself. */

@@ -465,7 +465,8 @@ static bool check_load(cot_answer *a, cot_api_error *error)
     size_t bytes = 0;
     for (size_t i = 0; i < a->request->prompt_count; i++)
         bytes += (size_t)a->request->n * cot_choice_bytes(a->request, i);
-    if (s->ending.heard) return cot_api_fail(error, 503, "shutting_down", NULL, "the server is shutting down");
+    if (s->ending.heard)
+        return cot_api_fail(error, 503, "shutting_down", NULL, "the server is shutting down");
     if (bytes > s->options.request_bytes)
         return cot_api_fail(error, 400, "request_too_large", NULL,
                             "the request may need %zu bytes of memory, the server has %zu for requests",

@@ -45,7 +45,7 @@ struct cot_server {
     cot_wake reload; // cot_server_reload was called
     cot_wake stop;   // cot_server_stop was called
     cot_access_ending ending;
-    bool fails;      // the backend has failed, and those that computed are not all gone yet
+    bool fails; // the backend has failed, and those that computed are not all gone yet
     cot_metrics metrics;
     cot_answer *answers; // under way, a list
     cot_answer *lost;    // given up, though the backend has not ended their jobs
