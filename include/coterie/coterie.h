@@ -27,6 +27,7 @@
 #include "coterie/placement.h"
 #include "coterie/predict.h"
 #include "coterie/predict_evaluate.h"
+#include "coterie/predict_signature.h"
 #include "coterie/predict_study.h"
 #include "coterie/request.h"
 #include "coterie/roof.h"

@@ -30,6 +30,7 @@
     X(bench_serve) \
     X(bench_router) \
     X(bench_schedule) \
+    X(bench_signature) \
     X(info) \
     X(models) \
     X(man) \
