@@ -47,14 +47,14 @@ static int32_t read_hex(cot_skim *s)
     return value;
 }
 
-/* Behind a backslash. Surrogates come in pairs. */
-static bool skip_escape(cot_skim *s)
+/* Behind a backslash. Surrogates come in pairs, and U+0000 in no name. */
+static bool skip_escape(cot_skim *s, bool is_name)
 {
     const char c = peek(s);
     s->at += s->at < s->end;
     if (c != 'u') return c && strchr("\"\\/bfnrt", c);
     const int32_t one = read_hex(s);
-    if (one < 0xd800 || one > 0xdfff) return one >= 0;
+    if (one < 0xd800 || one > 0xdfff) return one >= is_name;
     if (one > 0xdbff || s->end - s->at < 2 || *s->at++ != '\\' || *s->at++ != 'u') return false;
     const int32_t other = read_hex(s);
     return other >= 0xdc00 && other <= 0xdfff;
@@ -77,7 +77,7 @@ static void skip_plain(cot_skim *s)
 }
 
 /* A string with its quotes. */
-static bool skip_string(cot_skim *s)
+static bool skip_string(cot_skim *s, bool is_name)
 {
     if (peek(s) != '"') return fail(s);
     s->at++;
@@ -92,7 +92,7 @@ static bool skip_string(cot_skim *s)
             (c >= 0x80 && cot_utf8_scan(s->at, (size_t)(s->end - s->at), &length) != COT_UTF8_VALID))
             break;
         s->at += length;
-        if (c == '\\' && !skip_escape(s)) break;
+        if (c == '\\' && !skip_escape(s, is_name)) break;
     }
     return fail(s);
 }
@@ -140,7 +140,7 @@ static bool skip_leaf(cot_skim *s)
 {
     switch (peek(s)) {
     case '"':
-        return skip_string(s);
+        return skip_string(s, false);
     case 't':
         return skip_word(s, "true");
     case 'f':
@@ -155,7 +155,7 @@ static bool skip_leaf(cot_skim *s)
 static bool skip_name(cot_skim *s)
 {
     skip_blanks(s);
-    if (!skip_string(s)) return false;
+    if (!skip_string(s, true)) return false;
     skip_blanks(s);
     if (peek(s) != ':') return fail(s);
     s->at++;
@@ -225,7 +225,7 @@ bool cot_skim_member(cot_skim *s, cot_skim_span *name)
 {
     if (!next(s, '}')) return false;
     const char *const begin = s->at;
-    if (!skip_string(s)) return false;
+    if (!skip_string(s, true)) return false;
     *name = (cot_skim_span){begin + 1, (size_t)(s->at - begin) - 2};
     skip_blanks(s);
     if (peek(s) != ':') return fail(s);

@@ -6,7 +6,7 @@
  *         value = cot_skim_value(&s);            // or into an object or a list again, or cot_skim_integer
  *     if (!cot_skim_ends(&s)) ...                // it was no JSON
  *
- * Texts are JSON as RFC 8259 has it, in UTF-8, without half a surrogate. Of such texts some are refused, which nobody writes who is
+ * Texts are JSON as RFC 8259 has it, in UTF-8, without half a surrogate, and without U+0000 in names. Of such texts some are refused, which nobody writes who is
  * read here: those deeper than 64, and numbers of more than 18 digits before their point or 2 in their exponent. */
 #ifndef COT_GATEWAY_SKIM_H
 #define COT_GATEWAY_SKIM_H

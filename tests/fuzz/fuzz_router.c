@@ -56,6 +56,25 @@ static void take_rank(void *context, int rank, uint64_t batches, const void *bat
     *(size_t *)context += bytes + (size_t)rank + (batch != NULL);
 }
 
+/* A body that is read where it stands says what it says as JSON. */
+static void compare_skimmed(const char *text, size_t bytes, const json_t *json)
+{
+    cot_relay_request skimmed, read;
+    int32_t *ids, *expected;
+    size_t count, expected_count;
+    if (!cot_relay_skim(&skimmed, &ids, &count, text, bytes)) return;
+    cot_relay_read(&read, json, false);
+    cot_relay_read_ids(&expected, &expected_count, json);
+    if (count != expected_count || memcmp(ids, expected, count * sizeof *ids) != 0 ||
+        skimmed.choices != read.choices || skimmed.max_tokens != read.max_tokens ||
+        skimmed.stream != read.stream || skimmed.seeded != read.seeded ||
+        skimmed.wants_ids != read.wants_ids || skimmed.echo != read.echo ||
+        skimmed.salt_bytes != read.salt_bytes)
+        abort();
+    free(expected);
+    free(ids);
+}
+
 static void set_members(const char *text, size_t bytes)
 {
     const cot_body_member members[] = {{"seed", "5"}, {"continue_token_ids", NULL}};
@@ -63,6 +82,7 @@ static void set_members(const char *text, size_t bytes)
     cot_buffer out = {0};
     json_t *json = cot_api_read_json(text, bytes, 64 << 20, &error);
     if (!json) return;
+    compare_skimmed(text, bytes, json);
     if (!cot_body_set(&out, text, bytes, members, 2)) abort();
     json_t *read = cot_api_read_json(out.data, out.bytes, 64 << 20, &error);
     json_object_del(json, "continue_token_ids");
