@@ -25,7 +25,8 @@ typedef struct cot_executor_answer {
     /* Where the step reports: what was counted since the step before that did. */
     const cot_rank_routing *routing; // [ranks]
     uint64_t bytes[COT_STATS_PHASES];
-    uint64_t epoch; // of the placement
+    uint64_t epoch;                  // of the placement
+    const cot_expert_layout *layout; // where experts were in this step; NULL: nobody says
 } cot_executor_answer;
 
 /* A table of functions; `by_row` are the requests of a step's spans, by their rows. */

@@ -14,7 +14,7 @@ cot_status cot_loop_open(cot_loop *l, const cot_loop_options *options, const cot
     l->touched = calloc((size_t)options->experts + 1, sizeof *l->touched);
     if (!l->touched) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
     const cot_status status = cot_scheduler_open(&l->scheduler, &l->options.limits, error);
-    cot_cost_init(&l->scheduler.cost, options->prior, options->experts, options->chosen);
+    cot_cost_init(&l->scheduler.cost, options->prior, options->experts, options->chosen, options->at_once);
     return status;
 }
 
@@ -240,9 +240,12 @@ static void learn_cost(cot_loop *l, const cot_step *step, const cot_cost_step *h
                        const cot_executor_answer *answer)
 {
     cot_cost *cost = &l->scheduler.cost;
-    const double distinct = cot_cost_learn_routing(cost, answer->experts, answer->layers, answer->stride,
-                                                   answer->routed, l->touched);
-    cot_cost_learn(cost, held, answer->routed == step->tokens ? distinct : -1,
+    if (answer->layout && (!l->layout || l->epoch != answer->epoch)) cot_cost_place(cost, answer->layout);
+    l->layout = answer->layout;
+    l->epoch = answer->epoch;
+    const cot_cost_load load = cot_cost_learn_routing(cost, answer->experts, answer->layers, answer->stride,
+                                                      answer->routed, answer->layout, l->touched);
+    cot_cost_learn(cost, held, answer->routed == step->tokens ? &load : NULL,
                    (double)(l->last_step_ns ? l->last_step_ns : 1));
 }
 

@@ -26,17 +26,19 @@ typedef struct cot_loop_options {
     int ranks;                   // homes that a request may have
     /* Of the cost model: see cot_cost_init. */
     double prior[COT_COST_TERMS];
-    int64_t experts, chosen;
+    int64_t experts, chosen, at_once;
 } cot_loop_options;
 
 typedef struct cot_loop {
     cot_loop_options options;
     cot_executor executor;
     cot_scheduler scheduler;
-    cot_step_events watch; // who is told of steps
-    bool *touched;         // [E] scratch
-    bool failed;           // a step failed: the executor is gone
-    bool inside;           // a call is under way: callbacks may submit and cancel, not step
+    cot_step_events watch;           // who is told of steps
+    uint64_t *touched;               // [E] scratch
+    const cot_expert_layout *layout; // by which costs are learnt, and its epoch; NULL: not yet
+    uint64_t epoch;
+    bool failed; // a step failed: the executor is gone
+    bool inside; // a call is under way: callbacks may submit and cancel, not step
     uint64_t run_first,
         run_failed; // of cot_loop_run: its first id; the first that overflowed or was stuck, or beyond its last
     int64_t prefill_tokens, decode_tokens, prefill_ns, decode_ns, last_step_ns, steps;

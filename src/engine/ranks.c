@@ -134,6 +134,7 @@ static cot_status run_step(void *context, const cot_step *step, cot_request_stat
                                     .stride = e->runner.step_tokens,
                                     .routed = result->own_rows};
     answer->epoch = e->placing.epoch[e->placing.second].number;
+    if (e->config->moe_layers) answer->layout = &e->placing.epoch[e->placing.second].layout;
     if (result->counts) report(e, answer);
     if (result->experts) answer->read_bytes = cot_engine_read_bytes(e, step, result->experts);
     draw_all(e, step, by_row);

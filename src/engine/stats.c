@@ -89,7 +89,10 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
                  group = (double)c->heads / (double)(c->attention == COT_ATTENTION_MLA ? 1 : c->kv_heads);
     prior[COT_COST_FIXED] = STEP + all + (double)head_bytes(e);
     prior[COT_COST_EXPERTS] = experts;
-    prior[COT_COST_TOKENS] = (all + (double)c->gate.top_k * experts) / ROWS;
+    prior[COT_COST_ROWS] = experts / ROWS;
+    prior[COT_COST_SENDS] =
+        2.0 * (double)(c->moe_layers * c->hidden) * (double)cot_dtype_bytes(e->runner.payload);
+    prior[COT_COST_TOKENS] = all / ROWS;
     prior[COT_COST_POSITIONS] = position;
     prior[COT_COST_PAIRS] = position * group / ROWS;
 }

@@ -138,7 +138,8 @@ static cot_loop_options options_of(int64_t block)
                    .max_wait_steps = 8},
         .context_tokens = CONTEXT,
         .ranks = 1,
-        .prior = {1, 1, 1, 1, 1},
+        .prior = {1, 1, 1, 1, 1, 1, 1},
+        .at_once = 1,
         .experts = 8,
         .chosen = 2};
 }

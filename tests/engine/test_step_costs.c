@@ -33,7 +33,7 @@ static void on_routing(void *context, uint64_t request, int64_t position, int32_
 static cot_cost taught(const cot_engine *e, cot_cost cost, const struct fed fed[2], bool *partly)
 {
     static uint16_t own[LAYERS * CONTEXT * TOP_K];
-    bool touched[EXPERTS];
+    uint64_t touched[EXPERTS];
     cot_cost_step held = {0};
     int64_t rows = 0;
     for (int home = 0; home < 2; home++) {
@@ -43,10 +43,12 @@ static cot_cost taught(const cot_engine *e, cot_cost cost, const struct fed fed[
                 memcpy(own + (l * CONTEXT + rows) * TOP_K, fed[home].experts[t] + l * TOP_K,
                        TOP_K * sizeof *own);
     }
+    const cot_expert_layout *layout = &e->placing.epoch[e->placing.second].layout;
     cot_cost_expect(&cost, &held);
-    const double distinct = cot_cost_learn_routing(&cost, own, LAYERS, CONTEXT, rows, touched);
-    *partly = rows < held.tokens && cot_cost_distinct(&cost, held.tokens) != distinct;
-    cot_cost_learn(&cost, &held, rows < held.tokens ? -1 : distinct, (double)e->loop.last_step_ns);
+    if (!cost.steps) cot_cost_place(&cost, layout);
+    const cot_cost_load load = cot_cost_learn_routing(&cost, own, LAYERS, CONTEXT, rows, layout, touched);
+    *partly = rows < held.tokens && cot_cost_distinct(&cost, held.tokens) != load.experts;
+    cot_cost_learn(&cost, &held, rows < held.tokens ? NULL : &load, (double)e->loop.last_step_ns);
     return cost;
 }
 
@@ -112,7 +114,10 @@ static void shares_of_steps_are_learnt_as_shares(void **state)
             cot_cost_expect(&after, &held);
             memcpy(after.distinct, now->distinct, sizeof after.distinct);
             memcpy(after.routed, now->routed, sizeof after.routed);
-            cot_cost_learn(&after, &held, -1, (double)engine->loop.last_step_ns);
+            after.rows = now->rows;
+            after.sends = now->sends;
+            after.most = now->most;
+            cot_cost_learn(&after, &held, NULL, (double)engine->loop.last_step_ns);
             assert_memory_equal(&after, now, sizeof after);
             for (int d = 0; d < COT_COST_DOUBLINGS; d++)
                 assert_int_equal(now->routed[d] - before.routed[d], (int64_t)1 << d <= fed.tokens / ranks);

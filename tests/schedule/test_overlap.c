@@ -76,8 +76,12 @@ static void both_sources_count(void **state)
         history[likely] = token[likely] = 0.5f;
         cot_overlap_expect(share, history, token, mean, EXPERTS, CHOSEN);
         cot_overlap_expect(plain, history, mean, mean, EXPERTS, CHOSEN);
-        for (int e = 0; e < EXPERTS; e++) sum += share[e] / 255.0;
-        assert_true(fabs(sum - CHOSEN) < 0.5 * EXPERTS / 255);
+        bool cut = false; // a share that would be more than is ever sure: then the others are fewer
+        for (int e = 0; e < EXPERTS; e++) {
+            sum += share[e] / 255.0;
+            cut |= share[e] >= 249;
+        }
+        assert_true(sum < CHOSEN + 0.51 * EXPERTS / 255 && (cut || sum > CHOSEN - 0.51 * EXPERTS / 255));
         assert_true(share[likely] > plain[likely]);
         double all = 0;
         for (int e = 0; e < EXPERTS; e++) all += history[e];

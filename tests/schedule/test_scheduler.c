@@ -123,9 +123,9 @@ static void steps_by_example(void **state)
 /* A step of n tokens and p positions takes 1000 + 10 n + p / 100. */
 static cot_cost some_cost(void)
 {
-    static const double prior[COT_COST_TERMS] = {1, 1, 1, 1, 1};
+    static const double prior[COT_COST_TERMS] = {1, 1, 1, 1, 1, 1, 1};
     cot_cost cost;
-    cot_cost_init(&cost, prior, 8, 2);
+    cot_cost_init(&cost, prior, 8, 2, 1);
     cost.steps = 1000;
     cost.weight[COT_COST_FIXED] = 1000;
     cost.weight[COT_COST_TOKENS] = 10;
