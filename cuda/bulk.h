@@ -149,39 +149,49 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     state->epoch++;
 }
 
-/* Calls run(w, tile, part) for this block's share of the parts of all tiles, whose columns are columns(network): the first part of
- * each, then the second, so that tiles that are cut in fewer than `most` leave as much to every block. */
-template <typename Engine, typename Columns, typename Run>
-COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, Run run)
+/* This block's share of the parts of all tiles, whose columns are columns(network): the first part of each, then the second, so that tiles
+ * that are cut in fewer than `most` leave as much to every block. A part is computed as job(w, tile, part) says, and its sums are given to
+ * put(w, tile, first column). */
+template <typename Engine, typename Columns, typename Job, typename Put>
+COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, Job job, Put put)
 {
-    const auto tiles = [](const bulk_warp &w) {
-        return bulk_is_fine(w) ? static_cast<int>(w.rank.state->next) + bulk_shared_tiles(w) : 0;
+    using Value = typename Engine::Value;
+    bulk_share share;
+    const bulk_warp w = bulk_rank(c, bulk_rank_of_block(c, share));
+    if (!bulk_is_fine(w)) return;
+    const int tiles = static_cast<int>(w.rank.state->next) + bulk_shared_tiles(w), all = tiles * most;
+    const auto from = [&](int i) {
+        for (; i < all; i += share.blocks) {
+            const tile_work<Value> work = work_of<Value>(w, i % tiles);
+            if (i / tiles < parts_of<Engine>(columns(work.shape), work.rows)) return i;
+        }
+        return -1;
     };
-    bulk_each(
-        c, [=](const bulk_warp &w) { return tiles(w) * most; },
-        [=](const bulk_warp &w, int i) {
-            const int tile = i % tiles(w), part = i / tiles(w);
-            const tile_work<typename Engine::Value> work = work_of<typename Engine::Value>(w, tile);
-            if (part < parts_of<Engine>(columns(work.shape), work.rows)) run(w, tile, part);
+    tile_compute_all<Engine>(
+        w.stages, this_team(), from(share.block), [&](int i) { return from(i + share.blocks); },
+        [&](int i) { return job(w, i % tiles, i / tiles); },
+        [&](int i) {
+            return put(w, i % tiles, i / tiles * Engine::columns_of(work_of<Value>(w, i % tiles).rows));
         });
 }
 
 template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
 {
-    bulk_tiles<Engine>(c, parts_of_tiles<Engine>(c).up, up_columns,
-                       [](const bulk_warp &w, int tile, int part) {
-                           run_up<Engine>(w, tile, part);
-                           COT_UNLESS(bulk_up_done_by_all) team_barrier();
-                       });
+    bulk_tiles<Engine>(
+        c, parts_of_tiles<Engine>(c).up, up_columns,
+        [](const bulk_warp &w, int tile, int part) { return job_of_up<Engine>(w, tile, part); },
+        [](const bulk_warp &w, int tile, int first) {
+            return end_up<typename Engine::Value>(w, tile, first);
+        });
 }
 
 template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
 {
     bulk_tiles<Engine>(
         c, parts_of_tiles<Engine>(c).down, [](const network &n) { return n.hidden; },
-        [](const bulk_warp &w, int tile, int part) {
-            run_down<Engine>(w, tile, part);
-            COT_UNLESS(bulk_down_done_by_all) team_barrier();
+        [](const bulk_warp &w, int tile, int part) { return job_of_down<Engine>(w, tile, part); },
+        [](const bulk_warp &w, int tile, int first) {
+            return end_down<typename Engine::Value>(w, tile, first);
         });
 }
 

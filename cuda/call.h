@@ -235,9 +235,14 @@ struct cot_cuda_fused {
 
 namespace cot {
 
+constexpr uint64_t NO_TASK = ~uint64_t{0}; // nor is it any task's word
+constexpr uint32_t NO_TICKET = ~0u;
+
 /* Shared memory of a block: the processor's stages (or its gate's scratch), then what follows. */
 struct fused_shared {
-    uint64_t task; // of the processor
+    uint64_t task;   // of the processor
+    uint64_t coming; // the one behind it, where it was ready, or NO_TASK
+    uint32_t ticket; // that was taken early, and whose place was empty, or NO_TICKET
     /* How its tasks are cut; read from here for each, so that they stand in no register beside a tile's sums. */
     fused_cut gate, combine;
     int32_t up_parts, down_parts;           // of a tile at most: steps of the numbers of UPs and DOWNs

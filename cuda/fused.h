@@ -113,6 +113,10 @@ template <scope S> struct fused_warp {
     {
         return call.reply_signals + static_cast<size_t>(source) * COT_FUSED_LINE;
     }
+    __device__ __forceinline__ int processors() const // of this rank
+    {
+        return call.first_block[net.rank + 1] - call.first_block[net.rank];
+    }
     __device__ __forceinline__ bool failed() const { return has_failed<S>(net); }
     __device__ __forceinline__ bool alone() const { return fused_is_alone(net.ranks, call.reduced, tokens); }
 };

@@ -245,7 +245,8 @@ template <typename Value, scope S> COT_DEVICE auto end_up(const fused_warp<S> &w
 }
 
 /* Some columns of a tile's first product (half as many activations, where there is a gate). */
-template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &w, int lane, int part)
+template <typename Engine, scope S>
+COT_DEVICE typename Engine::job job_of_up(const fused_warp<S> &w, int lane, int part)
 {
     using Value = typename Engine::Value;
     const tile_work<Value> work = work_of<Value>(w, lane);
@@ -253,14 +254,10 @@ template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &
     const bool shared = work.tile < 0; // its rows are own tokens', one after the other
     const int tile = shared ? -1 - work.tile : work.tile;
     const int64_t own = shared ? w.net.rank * w.call.layout.block_rows + tile * FUSED_TILE_ROWS : 0;
-    const rows_of<Value> a = {reinterpret_cast<const Value *>(w.region() + w.row_at(own)), work.rows,
-                              n.hidden},
-                         b = {reinterpret_cast<const Value *>(work.weights + n.up), up_columns(n), n.hidden};
-    const row_index pick = {w.rank.tile_row + static_cast<int64_t>(shared ? 0 : tile) * FUSED_TILE_ROWS,
-                            !shared};
-    Engine::compute(w.stages, {a, b, pick, part * Engine::columns_of(work.rows), lane},
-                    {threadIdx.x, TEAM_BARRIER},
-                    [&w](int tag, int first) { return end_up<Value>(w, tag, first); });
+    return {{reinterpret_cast<const Value *>(w.region() + w.row_at(own)), work.rows, n.hidden},
+            {reinterpret_cast<const Value *>(work.weights + n.up), up_columns(n), n.hidden},
+            {w.rank.tile_row + static_cast<int64_t>(shared ? 0 : tile) * FUSED_TILE_ROWS, !shared},
+            part * Engine::columns_of(work.rows)};
 }
 
 /* Brings the beginnings of rows of a tile's second matrix to the second cache, which a processor does that ends a part of UP when no
@@ -335,18 +332,16 @@ template <typename Value, scope S> COT_DEVICE auto end_down(const fused_warp<S> 
 }
 
 /* Some columns of a tile's second product. */
-template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S> &w, int lane, int part)
+template <typename Engine, scope S>
+COT_DEVICE typename Engine::job job_of_down(const fused_warp<S> &w, int lane, int part)
 {
     using Value = typename Engine::Value;
     const tile_work<Value> work = work_of<Value>(w, lane);
     const network &n = work.shape;
-    const rows_of<Value> a = {work.activations, work.rows, n.intermediate},
-                         b = {reinterpret_cast<const Value *>(work.weights + n.down), n.hidden,
-                              n.intermediate};
-    const row_index pick = {w.rank.tile_row, false};
-    Engine::compute(w.stages, {a, b, pick, part * Engine::columns_of(work.rows), lane},
-                    {threadIdx.x, TEAM_BARRIER},
-                    [&w](int tag, int first) { return end_down<Value>(w, tag, first); });
+    return {{work.activations, work.rows, n.intermediate},
+            {reinterpret_cast<const Value *>(work.weights + n.down), n.hidden, n.intermediate},
+            {w.rank.tile_row, false},
+            part * Engine::columns_of(work.rows)};
 }
 
 /* reduced: adds up the entries of received rows, in the order of experts, into the home ranks' regions: the complete rows from
@@ -546,77 +541,158 @@ template <typename Engine, scope S> COT_DEVICE void end_columns(const fused_warp
     }
 }
 
-/* Notes that the processor begins or ends the task in hand. By all of its threads. */
-template <scope S> COT_DEVICE void note_moment(const fused_warp<S> &w, bool ended)
+/* Notes that the processor begins or ends a task. By all of its threads. */
+template <scope S> COT_DEVICE void note_moment(const fused_warp<S> &w, uint64_t word, bool ended)
 {
 #ifdef COT_TIMELINE
     fused_moments *const m = w.call.moments;
     if (!m || team_thread()) return;
     const uint32_t i = add_relaxed<scope::gpu>(&m->count, 1u);
-    const uint64_t word = w.shared->task;
     if (i < m->room)
         m->at[i] = {global_timer(), word, static_cast<int32_t>(blockIdx.x),
                     static_cast<int16_t>(kind_of(word)), ended};
 #else
-    (void)w, (void)ended;
+    (void)w, (void)word, (void)ended;
 #endif
+}
+
+COT_DEVICE tile_team this_team()
+{
+    return {static_cast<uint32_t>(team_thread()), TEAM_BARRIER};
+}
+
+COT_DEVICE bool is_product(uint64_t word)
+{
+    return kind_of(word) == task::up || kind_of(word) == task::down; // NO_TASK is neither
+}
+
+template <scope S> COT_DEVICE int parts_of_product(const fused_warp<S> &w, uint64_t word)
+{
+    return kind_of(word) == task::up ? w.shared->up_parts : w.shared->down_parts;
+}
+
+template <typename Engine, scope S>
+COT_DEVICE void ask_product(const fused_warp<S> &w, typename Engine::asked &all, uint64_t word)
+{
+    const int parts = parts_of_product(w, word), lane = number_of(word) / parts,
+              part = number_of(word) % parts;
+    Engine::ask(all, w.stages,
+                kind_of(word) == task::up ? job_of_up<Engine>(w, lane, part)
+                                          : job_of_down<Engine>(w, lane, part),
+                this_team());
+}
+
+template <typename Engine, scope S>
+COT_DEVICE void put_product(const fused_warp<S> &w, const typename Engine::sums &sums, uint64_t word)
+{
+    using Value = typename Engine::Value;
+    const int parts = parts_of_product(w, word), lane = number_of(word) / parts,
+              part = number_of(word) % parts,
+              first = part * Engine::columns_of(rows_of_tile(w, w.rank.lane_tile[lane]));
+    const tile_team team = this_team();
+    if (kind_of(word) == task::down) {
+        Engine::put(sums, team, end_down<Value>(w, lane, first));
+        return;
+    }
+    Engine::put(sums, team, end_up<Value>(w, lane, first));
+    if (w.shared->dry) fetch_ahead<Engine>(w, lane, part);
+}
+
+/* What follows from a product that all have done. By all threads; a warp that adds up a token's columns and the one that counts wait for
+ * each other nowhere. */
+template <typename Engine, scope S>
+COT_DEVICE void end_product(const fused_warp<S> &w, uint64_t word, int tile)
+{
+    const int warp = team_thread() / 32;
+    const bool adds = kind_of(word) == task::down && w.alone();
+    if (adds && warp == 0) end_columns<Engine>(w, tile, number_of(word) % w.shared->down_parts);
+    if (warp == (adds ? 1 : 0)) end_task(w, word);
+}
+
+/* Computes the UP or DOWN in hand, and those behind it while the next one is there when its sums are: then its first stages are asked for
+ * before the sums are put. The thread that looks ahead is of a warp that does not see to what follows from a task. What a task is is
+ * read from shared memory where it is needed, so that no register holds it beside a tile's sums. */
+template <typename Engine, scope S> COT_DEVICE void run_products(const fused_warp<S> &w)
+{
+    constexpr int LOOKER = 64;
+    fused_shared *const s = w.shared;
+    const tile_team team = this_team();
+    typename Engine::asked all;
+    ask_product<Engine>(w, all, s->task);
+    if (team_thread() == LOOKER) look_ahead(w);
+    COT_ONE_BY_ONE
+    for (;;) {
+        const typename Engine::sums sums =
+            Engine::run(all, w.stages, team, [s] { return is_product(s->coming); });
+        const uint64_t word = s->task, next = s->coming;
+        const bool goes_on = is_product(next);
+        if (goes_on) ask_product<Engine>(w, all, next);
+        put_product<Engine>(w, sums, word);
+        int tile = 0; // alone: whose columns a DOWN has, while its lane is surely the tile's
+        if (kind_of(word) == task::down && w.alone())
+            tile = w.rank.lane_tile[number_of(word) / w.shared->down_parts];
+        /* Everybody's part is done, and everybody has read what is next. */
+        COT_UNLESS(process_product_done_by_all) team_barrier();
+        note_moment(w, word, true);
+        if (goes_on) {
+            note_moment(w, next, false);
+            if (team_thread() == LOOKER) {
+                s->task = next;
+                s->dry = false; // else it had not been taken early
+                look_ahead(w);
+            }
+        }
+        end_product<Engine>(w, word, tile);
+        if (!goes_on) return;
+    }
 }
 
 template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> &w)
 {
     if (team_thread() == 0) {
         const tile_parts parts = parts_of_tiles<Engine>(w.call);
+        w.shared->coming = NO_TASK;
+        w.shared->ticket = NO_TICKET;
         w.shared->gate = gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
         w.shared->combine = combine_cut(w.tokens, w.call.gate.hidden);
         w.shared->up_parts = parts.up;
         w.shared->down_parts = parts.down;
-        w.shared->processors = w.call.first_block[w.net.rank + 1] - w.call.first_block[w.net.rank];
+        w.shared->processors = w.processors();
     }
-    /* What a task is is read from shared memory where it is needed, so that no register holds it beside a tile's sums. */
     for (;;) {
         take_task(w);
-        note_moment(w, false);
-        int tile = 0; // alone: whose columns a DOWN has, while its lane is surely the tile's
-        const auto part = [&](int parts) { return number_of(w.shared->task) % parts; };
-        const auto whole = [&](int parts) { return number_of(w.shared->task) / parts; };
-        switch (kind_of(w.shared->task)) {
+        const uint64_t word = w.shared->task;
+        const int number = number_of(word), gate_parts = w.shared->gate.parts;
+        note_moment(w, word, false);
+        switch (kind_of(word)) {
         case task::gate:
-            run_gate<Engine>(w, w.shared->gate, number_of(w.shared->task));
-            if (!ends_chunk(w, whole(w.shared->gate.parts))) {
-                note_moment(w, true);
+            run_gate<Engine>(w, w.shared->gate, number);
+            if (!ends_chunk(w, number / gate_parts)) {
+                note_moment(w, word, true);
                 continue;
             }
-            run_route(w, w.shared->gate, whole(w.shared->gate.parts));
+            run_route(w, w.shared->gate, number / gate_parts);
             break;
         case task::send:
-            run_send(w, whole(2), part(2) != 0);
+            run_send(w, number / 2, number % 2 != 0);
             break;
         case task::up:
-            run_up<Engine>(w, whole(w.shared->up_parts), part(w.shared->up_parts));
-            if (w.shared->dry) fetch_ahead<Engine>(w, whole(w.shared->up_parts), part(w.shared->up_parts));
-            break;
         case task::down:
-            run_down<Engine>(w, whole(w.shared->down_parts), part(w.shared->down_parts));
-            if (w.alone()) tile = w.rank.lane_tile[whole(w.shared->down_parts)];
-            break;
+            run_products<Engine>(w);
+            continue;
         case task::reply:
-            run_reply(w, number_of(w.shared->task));
+            run_reply(w, number);
             break;
         case task::combine:
-            run_combine(w, w.shared->combine, number_of(w.shared->task));
+            run_combine(w, w.shared->combine, number);
             break;
         case task::end:
             return;
         }
-        const uint64_t word = w.shared->task;
         /* Everybody's part is done, and everybody has read the task. */
         COT_UNLESS(process_done_by_all) team_barrier();
-        note_moment(w, true);
-        const bool adds =
-            kind_of(word) == task::down && w.alone(); // then two warps, neither of which waits for the other
-        const int warp = team_thread() / 32;
-        if (adds && warp == 0) end_columns<Engine>(w, tile, number_of(word) % w.shared->down_parts);
-        if (warp == (adds ? 1 : 0)) end_task(w, word);
+        note_moment(w, word, true);
+        if (team_thread() < 32) end_task(w, word);
     }
 }
 

@@ -112,33 +112,72 @@ template <scope S> COT_DEVICE void end_task(const fused_warp<S> &w, uint64_t wor
     }
 }
 
-/* The next task, in shared memory for all threads of the team: `end` where the call is over or has failed. `dry` is whether no more
- * tasks are known than there are processors, so that whoever is done next will find none. */
+/* Whether no more tasks are known from a ticket on than there are processors, so that whoever is done next will find none. */
+template <scope S> COT_DEVICE bool is_dry(const fused_warp<S> &w, uint32_t known, uint32_t ticket)
+{
+    return static_cast<int32_t>(known - ticket) <= w.shared->processors;
+}
+
+/* The next task, in shared memory for all threads of the team: `end` where the call is over or has failed; and whether it is dry behind it. */
 template <scope S> COT_DEVICE void take_task(const fused_warp<S> &w)
 {
+    fused_shared *const s = w.shared;
     if (team_thread() == 0) {
-        const uint32_t ticket = add_relaxed<scope::gpu>(&w.rank.state->next, 1u);
-        const uint64_t *const place = w.rank.ready + ticket;
-        uint64_t word;
-        uint32_t known;
-        for (;;) {
-            known = load_relaxed<scope::gpu>(&w.rank.state->published); // on its way beside the task
-            word = load_relaxed<scope::gpu>(place);
-            if (word >> 28 == w.epoch) {
-                word = COT_EITHER(queue_acquire, load_acquire<scope::gpu>(place),
-                                  load_relaxed<scope::gpu>(place));
-                break;
+        uint64_t word = s->coming;
+        if (word != NO_TASK) {
+            s->dry = false; // else it had not been taken early
+        } else {
+            const uint32_t early = s->ticket, ticket = early != NO_TICKET
+                                                           ? early
+                                                           : add_relaxed<scope::gpu>(&w.rank.state->next, 1u);
+            const uint64_t *const place = w.rank.ready + ticket;
+            uint32_t known;
+            for (;;) {
+                known = load_relaxed<scope::gpu>(&w.rank.state->published); // on its way beside the task
+                word = load_relaxed<scope::gpu>(place);
+                if (word >> 28 == w.epoch) {
+                    word = COT_EITHER(queue_acquire, load_acquire<scope::gpu>(place),
+                                      load_relaxed<scope::gpu>(place));
+                    break;
+                }
+                if (COT_EITHER(queue_watch, w.failed(), false)) {
+                    word = task_word(w.epoch, task::end, 0);
+                    break;
+                }
+                back_off();
             }
-            if (COT_EITHER(queue_watch, w.failed(), false)) {
-                word = task_word(w.epoch, task::end, 0);
-                break;
-            }
-            back_off();
+            s->dry = is_dry(w, known, ticket);
         }
-        w.shared->task = word;
-        w.shared->dry = static_cast<int32_t>(known - ticket) <= w.shared->processors;
+        s->task = word;
+        s->coming = NO_TASK;
+        s->ticket = NO_TICKET;
     }
     COT_UNLESS(queue_task_for_all) team_barrier();
+}
+
+/* Beside a product that begins: takes the ticket of the task behind it and looks whether that is there. What is not there is not waited
+ * for: it may follow from the task in hand, and processors would each wait for another's in a ring. Where no more tasks are left than there
+ * are processors no ticket is taken, since another one would begin that task sooner; ends, which are behind all DOWNs where the rank is
+ * alone, are none of these. By one thread, for all that pass the product's first barrier. */
+template <scope S> COT_DEVICE void look_ahead(const fused_warp<S> &w)
+{
+    fused_shared *const s = w.shared;
+    fused_state *const state = w.rank.state;
+    s->coming = NO_TASK;
+    s->ticket = NO_TICKET;
+    const uint32_t known = load_relaxed<scope::gpu>(&state->published),
+                   left = w.alone() ? load_relaxed<scope::gpu>(&state->tiles_left) : 1u,
+                   ends = left ? 0u : static_cast<uint32_t>(s->processors);
+    if (COT_EITHER(queue_dry, is_dry(w, known - ends, load_relaxed<scope::gpu>(&state->next)), false)) return;
+    const uint32_t ticket = add_relaxed<scope::gpu>(&state->next, 1u);
+    const uint64_t *const place = w.rank.ready + ticket;
+    uint64_t word;
+    do word = load_relaxed<scope::gpu>(place);
+    while (COT_EITHER(queue_peek, false, word >> 28 != w.epoch));
+    if (word >> 28 == w.epoch)
+        s->coming = COT_EITHER(queue_ahead_acquire, load_acquire<scope::gpu>(place), word);
+    else
+        s->ticket = ticket;
 }
 
 } // namespace cot

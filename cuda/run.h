@@ -28,7 +28,6 @@ template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fus
     while (c.first_block[r + 1] <= block) r++;
     if (COT_EITHER(fused_rank_1_is_silent, false, r == 1)) return;
     const bool first = block == c.first_block[r];
-    const int processors = c.first_block[r + 1] - c.first_block[r];
     if (!first && warp > 3) return;
     const fused_rank &rank = c.ranks[r];
     unsigned char *const memory = static_cast<unsigned char *>(shared_memory());
@@ -49,10 +48,10 @@ template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fus
     } else if (warp == 4) {
         subscribe(w);
     } else {
-        run_schedule<Engine>(w, processors);
+        run_schedule<Engine>(w);
     }
     if (threadIdx.x % 32 == 0 && (warp == 0 || warp > 3))
-        leave(rank.state, static_cast<uint32_t>(processors + 2));
+        leave(rank.state, static_cast<uint32_t>(w.processors() + 2));
 }
 
 } // namespace cot

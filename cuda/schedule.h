@@ -272,7 +272,7 @@ template <typename Engine, scope S> COT_DEVICE bool begin_alone(const fused_warp
     return s.tiles_begun + s.shared_begun == tiles;
 }
 
-template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_warp<S> &w, int processors)
+template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_warp<S> &w)
 {
     const fused_cut gates = gate_cut(w.tokens, w.call.gate.experts, w.call.routing),
                     combines = combine_cut(w.tokens, w.call.gate.hidden);
@@ -323,7 +323,7 @@ template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_war
                                                  : outcome::fine;
         w.rank.state->outcome = static_cast<int32_t>(o);
     }
-    if (!w.alone() || is_void(s)) publish(w, task::end, 0, processors);
+    if (!w.alone() || is_void(s)) publish(w, task::end, 0, w.processors());
 }
 
 } // namespace cot

@@ -1,10 +1,11 @@
 /* Tiles of matrix products with fp32 sums, C[m][n] = sum over k of A[m][k] B[n][k], through a pipeline of cp.async, on sm_80
  * and later: bf16 by mma.sync m16n8k16 with ldmatrix (mma_engine), fp32 by fused multiply-adds (fma_engine).
  *
- * A shape loads parts of a tile's operands into a stage of shared memory, multiplies a stage into its sums, and stores
- * the sums by a function that the caller gives; tile_run drives any shape that has these three. An engine takes for a tile the
- * shape that suits its rows, and says how many columns that one has. Another architecture's engine takes its place behind the
- * same names.
+ * A tile is computed in three steps, so that the first stages of the next one can be under way while the sums of this one are put away:
+ * its first stages are asked for (ask), all are multiplied (run), and the sums are given to a function of the caller's (put). A shape
+ * loads parts of a tile's operands into a stage of shared memory and multiplies a stage into its sums; tile_run drives any shape that has
+ * these two. An engine takes for a tile the shape that suits its rows, and says how many columns that one has. Another architecture's
+ * engine takes its place behind the same names.
  *
  *   shared memory of a stage:  A, M rows of K values, then B, N rows likewise, in lines of 128 bytes: one row of bf16 a line, two of fp32
  *     line l:  | c0 | c1 | ... | c7 |   16 bytes each; chunk c of line l lies at place c ^ (l % 8), so that eight rows'
@@ -57,11 +58,11 @@ template <uint32_t CHUNKS> COT_DEVICE uint32_t place_in_lines(uint32_t row, uint
     return line * 128 + ((at ^ (line & 7)) << 4);
 }
 
-/* A tile: a.rows rows of A, which `pick` names, by columns, which are rows of B from the n-th on; and a number of the caller's. */
+/* A tile: a.rows rows of A, which `pick` names, by columns, which are rows of B from the n-th on. */
 template <typename Value> struct tile_job {
     rows_of<Value> a, b;
     row_index pick;
-    int32_t n, tag;
+    int32_t n;
 };
 
 /* The same tile without the first rows. */
@@ -82,21 +83,29 @@ struct tile_team {
     int barrier;     // 0..15
 };
 
+/* What is known of a tile that is asked for: where the thread reads its chunk of each row that it copies, of which a shape uses as many as
+ * it copies rows; and how large A is. */
+struct mma_asked {
+    const unsigned char *a[4], *b[8];
+    int rows, k;
+};
+
 /* 128 threads, four warps, DOWN of them below each other: of blocks of 16 rows each takes every DOWN-th, BLOCKS in all, by
  * 16 PAIRS columns. A stage has DEPTH values of k. What a copy and an ldmatrix need stands in registers from the first stage to the last:
- * where rows are, how many stages have values of the thread's k, and places in the first stage, from which the others' are so many bytes. */
+ * mma_asked, how many stages have values of the thread's k, and places in the first stage, from which the others' are so many bytes. */
 template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape {
     using Value = uint16_t;
+    using asked = mma_asked;
     static constexpr int M = 16 * DOWN * BLOCKS, N = 4 / DOWN * 16 * PAIRS, K = DEPTH, THREADS = 128,
                          STAGES = RING, TURN = RING, CHUNKS = K / 8;
     static constexpr int STAGE_BYTES = (M + N) * K * 2, SHARED_BYTES = STAGES * STAGE_BYTES;
     static constexpr int PASS = THREADS / CHUNKS, // rows that all threads copy a chunk of, a multiple of 16
         PASSES_A = (M + PASS - 1) / PASS, PASSES_B = N / PASS;
     static_assert(PASS % 16 == 0 && M % PASS == 0 && N % PASS == 0, "whole passes");
+    static_assert(PASSES_A <= 4 && PASSES_B <= 8, "mma_asked has room");
 
     float sums[BLOCKS][2 * PAIRS][4]; // of 16 x 8 each: rows, columns, registers of mma
     shared_place to, at_a[K / 16], at_b[K / 16];
-    const unsigned char *from_a[PASSES_A], *from_b[PASSES_B];
     int live, live_a[PASSES_A];
 
     /* A warp's i-th block; those of one i are beside each other. */
@@ -109,27 +118,40 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape
         return thread / 32 % (4 / DOWN) * (16 * PAIRS);
     }
 
-    __device__ __forceinline__ void begin(unsigned char *shared, const tile_job<Value> &job, uint32_t thread)
+    static __device__ __forceinline__ void find(asked &all, const tile_job<uint16_t> &job, uint32_t thread)
     {
         const int row = static_cast<int>(thread / CHUNKS), chunk = static_cast<int>(thread % CHUNKS),
                   k = job.a.k;
-        const uint32_t lane = thread % 32;
-        const shared_place stage = place_of(shared);
         const auto row_of = [=](const uint16_t *values, int number) {
             return reinterpret_cast<const unsigned char *>(values + static_cast<int64_t>(number) * k +
                                                            8 * chunk);
         };
-        live = (k - 8 * chunk + K - 1) / K;
+        all.rows = job.a.rows, all.k = k;
         COT_EACH (i, PASSES_B) { // what is beyond the columns is the last one again, and kept nowhere
             const int r = job.n + row + i * PASS;
-            from_b[i] = row_of(job.b.values, r < job.b.rows ? r : job.b.rows - 1);
+            all.b[i] = row_of(job.b.values, r < job.b.rows ? r : job.b.rows - 1);
         }
         COT_EACH (i, PASSES_A) {
             const int r = row + i * PASS;
-            live_a[i] = r < job.a.rows ? live : 0;
-            from_a[i] = row_of(job.a.values, row_at(job.pick, r < job.a.rows ? r : 0));
+            all.a[i] = row_of(job.a.values, row_at(job.pick, r < job.a.rows ? r : 0));
         }
-        to = kept(stage + place_in_lines<CHUNKS>(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)));
+    }
+
+    static __device__ __forceinline__ int stages_of(const asked &all) { return (all.k + K - 1) / K; }
+
+    /* What copies need. */
+    __device__ __forceinline__ void begin_copies(const asked &all, unsigned char *shared, uint32_t thread)
+    {
+        const int row = static_cast<int>(thread / CHUNKS), chunk = static_cast<int>(thread % CHUNKS);
+        to = kept(place_of(shared) + place_in_lines<CHUNKS>(thread / CHUNKS, thread % CHUNKS));
+        live = (all.k - 8 * chunk + K - 1) / K;
+        COT_EACH (i, PASSES_A) live_a[i] = row + i * PASS < all.rows ? live : 0;
+    }
+
+    __device__ __forceinline__ void begin(unsigned char *shared, uint32_t thread)
+    {
+        const uint32_t lane = thread % 32;
+        const shared_place stage = place_of(shared);
         /* Lanes name rows of four 8 x 8 parts. A: upper left, lower left, upper right, lower right. B: columns 0..7 with the
          * first half of k, then its second half; columns 8..15 likewise. A step of 16 values of k is two chunks, whose numbers
          * differ in no other bits. */
@@ -146,19 +168,19 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape
     }
 
     /* Asks for the `number`-th stage, which is `ahead` of what the rows' places tell, in a slot of the ring. */
-    __device__ __forceinline__ void load(int slot, int ahead, int number)
+    __device__ __forceinline__ void load(const asked &all, int slot, int ahead, int number) const
     {
         COT_EACH (i, PASSES_B)
             copy_async_16(to + slot * STAGE_BYTES + M * K * 2 + i * (PASS * K * 2),
-                          from_b[i] + ahead * (K * 2), number < live ? 16 : 0);
+                          all.b[i] + ahead * (K * 2), number < live ? 16 : 0);
         COT_EACH (i, PASSES_A)
-            copy_async_16(to + slot * STAGE_BYTES + i * (PASS * K * 2), from_a[i] + ahead * (K * 2),
+            copy_async_16(to + slot * STAGE_BYTES + i * (PASS * K * 2), all.a[i] + ahead * (K * 2),
                           number < live_a[i] ? 16 : 0);
     }
-    __device__ __forceinline__ void advance()
+    static __device__ __forceinline__ void advance(asked &all)
     {
-        COT_EACH (i, PASSES_B) from_b[i] += TURN * K * 2;
-        COT_EACH (i, PASSES_A) from_a[i] += TURN * K * 2;
+        COT_EACH (i, PASSES_B) all.b[i] += TURN * K * 2;
+        COT_EACH (i, PASSES_A) all.a[i] += TURN * K * 2;
     }
 
     __device__ __forceinline__ void multiply(int slot)
@@ -203,16 +225,27 @@ struct fma_shape {
     struct alignas(16) four {
         float v[4];
     };
+    struct asked {
+        tile_job<float> todo; // B's rows from the first column on
+    };
 
     float sums[8][4];
-    unsigned char *stages;
-    tile_job<float> todo;
+    unsigned char *to;
     uint32_t thread;
 
-    __device__ __forceinline__ void begin(unsigned char *shared, const tile_job<float> &job, uint32_t number)
+    static __device__ __forceinline__ void find(asked &all, const tile_job<float> &job, uint32_t)
     {
-        stages = shared, todo = job, thread = number;
-        todo.b = rows_from(job.b, job.n);
+        all.todo = job;
+        all.todo.b = rows_from(job.b, job.n);
+    }
+    static __device__ __forceinline__ int stages_of(const asked &all) { return (all.todo.a.k + K - 1) / K; }
+
+    __device__ __forceinline__ void begin_copies(const asked &, unsigned char *shared, uint32_t number)
+    {
+        to = shared, thread = number;
+    }
+    __device__ __forceinline__ void begin(unsigned char *, uint32_t)
+    {
         COT_EACH (i, 8)
             COT_EACH (j, 4) sums[i][j] = 0;
     }
@@ -242,17 +275,17 @@ struct fma_shape {
         }
     }
 
-    __device__ __forceinline__ void load(int slot, int, int number) const
+    __device__ __forceinline__ void load(const asked &all, int slot, int, int number) const
     {
-        unsigned char *const stage = stages + slot * STAGE_BYTES;
-        load_rows(stage, todo.a, todo.pick, number * K, thread);
-        load_rows(stage + M * K * 4, todo.b, {}, number * K, thread);
+        unsigned char *const stage = to + slot * STAGE_BYTES;
+        load_rows(stage, all.todo.a, all.todo.pick, number * K, thread);
+        load_rows(stage + M * K * 4, all.todo.b, {}, number * K, thread);
     }
-    __device__ __forceinline__ void advance() {}
+    static __device__ __forceinline__ void advance(asked &) {}
 
     __device__ __forceinline__ void multiply(int slot)
     {
-        const unsigned char *const stage = stages + slot * STAGE_BYTES;
+        const unsigned char *const stage = to + slot * STAGE_BYTES;
         for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
             four b[4];
             COT_EACH (j, 4)
@@ -277,21 +310,33 @@ struct fma_shape {
     }
 };
 
-/* Computes a tile, and leaves it in the shape's sums. `shared` is the team's, SHARED_BYTES, aligned to 128. When it returns all copies
+/* Asks for the first stages of a tile: all slots but the last have one. `shared` is the team's, SHARED_BYTES, aligned to 128, of which nobody
+ * reads these slots any more. */
+template <typename Shape>
+COT_DEVICE void tile_ask(typename Shape::asked &all, unsigned char *shared,
+                         const tile_job<typename Shape::Value> &job, const tile_team &team)
+{
+    Shape shape;
+    Shape::find(all, job, team.thread);
+    shape.begin_copies(all, shared, team.thread);
+    COT_EACH (i, Shape::STAGES - 1) {
+        if (i < Shape::stages_of(all)) shape.load(all, i, i, i);
+        copy_async_commit();
+    }
+}
+
+/* Computes a tile whose first stages are asked for, and leaves it in the shape's sums. When it returns all copies
  * have come; others may still read the last stage, but none the one before it, whose slot it gives. The loop is written out over TURN
  * stages, all of the ring or one. */
 template <typename Shape>
-COT_DEVICE int tile_run(Shape &shape, unsigned char *shared, const tile_job<typename Shape::Value> &job,
+COT_DEVICE int tile_run(Shape &shape, typename Shape::asked &all, unsigned char *shared,
                         const tile_team &team)
 {
     constexpr int STAGES = Shape::STAGES, TURN = Shape::TURN, AHEAD = STAGES - 1;
     static_assert(TURN == STAGES || TURN == 1, "whose slot is known");
-    const int stages = (job.a.k + Shape::K - 1) / Shape::K;
-    shape.begin(shared, job, team.thread);
-    COT_EACH (i, AHEAD) {
-        if (i < stages) shape.load(i, i, i);
-        copy_async_commit();
-    }
+    const int stages = Shape::stages_of(all);
+    shape.begin_copies(all, shared, team.thread);
+    shape.begin(shared, team.thread);
     COT_ONE_BY_ONE
     for (int first = 0; first < stages; first += TURN) {
         COT_EACH (i, TURN) {
@@ -300,22 +345,32 @@ COT_DEVICE int tile_run(Shape &shape, unsigned char *shared, const tile_job<type
             COT_UNLESS(tile_wait_group) copy_async_wait<STAGES - 2>();
             /* Everyone's copies of this part are there, and nobody reads the stage that is filled next. */
             COT_UNLESS(tile_barrier) barrier_sync(team.barrier, Shape::THREADS);
-            if (next < stages) shape.load((slot + AHEAD) % STAGES, i + AHEAD, next);
+            if (next < stages) shape.load(all, (slot + AHEAD) % STAGES, i + AHEAD, next);
             copy_async_commit();
             shape.multiply(slot);
         }
-        shape.advance();
+        Shape::advance(all);
     }
     /* The last wait was for the last part's copies: the groups behind it are empty. */
     return (stages + STAGES - 2) % STAGES;
 }
 
-/* An engine: tiles of up to ROWS rows by columns_of(rows) columns, at least N. When all sums are there, compute calls begin(tag),
- * and what that returns as put(row, column, sum, sum of the next column) for even columns within the tile, and rows, some beyond
- * a's. `shared` is as tile_run's; before it is used again, the team meets at a barrier. */
+/* All stages are multiplied by everyone, so that their slots may be used for another tile. */
+template <int THREADS> COT_DEVICE void tile_meet_before_next(const tile_team &team)
+{
+    COT_UNLESS(tile_barrier_before_next) barrier_sync(team.barrier, THREADS);
+}
+
+/* An engine: tiles of up to ROWS rows by columns_of(rows) columns, at least N.
+ *   ask    asks for the first stages of a tile
+ *   run    computes it; `ahead()`, which is called when all stages are multiplied and is the same for all threads, says whether the next
+ *          tile is asked for before the sums are put: then the team meets, and the first stages' slots are free
+ *   put    calls put(row, column, sum, sum of the next column) for even columns within the tile, and rows, some beyond a's
+ * `shared` is as tile_ask's; before it is used for anything but what is asked for ahead, the team meets at a barrier. */
 struct mma_engine {
     using Value = uint16_t;
     using job = tile_job<Value>;
+    using asked = mma_asked;
     static constexpr int ROWS = mma_some::M, N = mma_some::N, THREADS = 128,
                          SHARED_BYTES = mma_least::SHARED_BYTES;
     static_assert(mma_some::SHARED_BYTES <= SHARED_BYTES && mma_few::SHARED_BYTES <= SHARED_BYTES,
@@ -332,34 +387,59 @@ struct mma_engine {
         uint32_t down, columns, count; // warps below each other; a warp's columns in eights; a thread's sums
     };
 
-    template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING>
-    static __device__ __forceinline__ sums run(mma_shape<DOWN, BLOCKS, PAIRS, DEPTH, RING> shape,
-                                               unsigned char *shared, const job &todo, const tile_team &team)
+    /* Where they lie when the next tile is asked for: behind the first stages of every shape. */
+    static constexpr int SUMS_AT = SHARED_BYTES - 64 * 64 * 4;
+    static_assert(SUMS_AT >= (mma_least::STAGES - 1) * mma_least::STAGE_BYTES &&
+                      SUMS_AT >= (mma_few::STAGES - 1) * mma_few::STAGE_BYTES &&
+                      SUMS_AT >= (mma_some::STAGES - 1) * mma_some::STAGE_BYTES,
+                  "first stages end before it");
+
+    static __device__ __forceinline__ void ask(asked &all, unsigned char *shared, const job &todo,
+                                               const tile_team &team)
     {
-        static_assert(shape.SUMS * THREADS * 4 <= shape.STAGE_BYTES, "sums lie in one slot");
-        const int slot = COT_EITHER(tile_sums_slot, tile_run(shape, shared, todo, team),
-                                    tile_run(shape, shared, todo, team) + 1) %
-                         RING;
-        float *const all = reinterpret_cast<float *>(shared + slot * shape.STAGE_BYTES);
-        shape.keep(all, team.thread);
-        return {all, DOWN, 2 * PAIRS, shape.SUMS};
+        if (todo.a.rows <= mma_least::M)
+            tile_ask<mma_least>(all, shared, todo, team);
+        else if (todo.a.rows <= mma_few::M)
+            tile_ask<mma_few>(all, shared, todo, team);
+        else
+            tile_ask<mma_some>(all, shared, todo, team);
+    }
+
+    template <typename Ahead, int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING>
+    static __device__ __forceinline__ sums run_shape(mma_shape<DOWN, BLOCKS, PAIRS, DEPTH, RING> shape,
+                                                     asked &all, unsigned char *shared, const tile_team &team,
+                                                     Ahead ahead)
+    {
+        static_assert(shape.SUMS * THREADS * 4 <= shape.STAGE_BYTES &&
+                          shape.SUMS * THREADS * 4 <= 64 * 64 * 4,
+                      "sums lie in one slot");
+        const int before = COT_EITHER(tile_sums_slot, tile_run(shape, all, shared, team),
+                                      tile_run(shape, all, shared, team) + 1) %
+                           RING;
+        int at = before * shape.STAGE_BYTES;
+        if (ahead()) {
+            tile_meet_before_next<THREADS>(team);
+            at = COT_EITHER(tile_sums_behind_next, SUMS_AT, 0);
+        }
+        float *const to = reinterpret_cast<float *>(shared + at);
+        shape.keep(to, team.thread);
+        return {to, DOWN, 2 * PAIRS, shape.SUMS};
     }
 
     /* The sums pass through shared memory in the end, each read by the thread that wrote it, so that what is done with one is there once
      * in the code, not for every register. */
-    template <typename Begin>
-    static __device__ __forceinline__ void compute(unsigned char *shared, const job &todo,
-                                                   const tile_team &team, Begin begin)
+    template <typename Ahead>
+    static __device__ __forceinline__ sums run(asked &all, unsigned char *shared, const tile_team &team,
+                                               Ahead ahead)
     {
-        const int rows = todo.a.rows;
-        sums s;
-        if (rows <= mma_least::M)
-            s = run(mma_least(), shared, todo, team);
-        else if (rows <= mma_few::M)
-            s = run(mma_few(), shared, todo, team);
-        else
-            s = run(mma_some(), shared, todo, team);
-        const auto put = begin(todo.tag, todo.n);
+        if (all.rows <= mma_least::M) return run_shape(mma_least(), all, shared, team, ahead);
+        if (all.rows <= mma_few::M) return run_shape(mma_few(), all, shared, team, ahead);
+        return run_shape(mma_some(), all, shared, team, ahead);
+    }
+
+    template <typename Put>
+    static __device__ __forceinline__ void put(const sums &s, const tile_team &team, Put put)
+    {
         const uint32_t lane = team.thread % 32, warp = team.thread / 32, beside = 4 / s.down;
         const float *const mine = s.all + team.thread;
         COT_ONE_BY_ONE
@@ -372,24 +452,56 @@ struct mma_engine {
     }
 };
 
-/* 64 rows at a time: its sums are what threads have registers for. */
+/* 64 rows at a time: its sums are what threads have registers for, in which they stay. */
 struct fma_engine {
     using Value = float;
     using job = tile_job<Value>;
+    using asked = fma_shape::asked;
+    using sums = fma_shape;
     static constexpr int ROWS = fma_shape::M, N = fma_shape::N, THREADS = 128,
                          SHARED_BYTES = fma_shape::SHARED_BYTES;
 
     static __device__ __forceinline__ constexpr int columns_of(int) { return fma_shape::N; }
 
-    template <typename Begin>
-    static __device__ __forceinline__ void compute(unsigned char *shared, const job &todo,
-                                                   const tile_team &team, Begin begin)
+    static __device__ __forceinline__ void ask(asked &all, unsigned char *shared, const job &todo,
+                                               const tile_team &team)
+    {
+        tile_ask<fma_shape>(all, shared, todo, team);
+    }
+    template <typename Ahead>
+    static __device__ __forceinline__ sums run(asked &all, unsigned char *shared, const tile_team &team,
+                                               Ahead ahead)
     {
         fma_shape shape;
-        tile_run(shape, shared, todo, team);
-        shape.store(begin(todo.tag, todo.n));
+        tile_run(shape, all, shared, team);
+        if (ahead()) tile_meet_before_next<THREADS>(team);
+        return shape;
+    }
+    template <typename Put>
+    static __device__ __forceinline__ void put(const sums &s, const tile_team &, Put put)
+    {
+        s.store(put);
     }
 };
+
+/* Computes one tile after the other, each asked for before the sums of the one before it are put: `tile`, then next(tile), numbers of
+ * tiles or -1; job(tile); and put(tile), what Engine::put calls. */
+template <typename Engine, typename Next, typename Job, typename Put>
+COT_DEVICE void tile_compute_all(unsigned char *shared, const tile_team &team, int tile, Next next, Job job,
+                                 Put put)
+{
+    typename Engine::asked all;
+    if (tile < 0) return;
+    Engine::ask(all, shared, job(tile), team);
+    COT_ONE_BY_ONE
+    while (tile >= 0) {
+        const int then = next(tile);
+        const typename Engine::sums sums = Engine::run(all, shared, team, [=] { return then >= 0; });
+        if (then >= 0) Engine::ask(all, shared, job(then), team);
+        Engine::put(sums, team, put(tile));
+        tile = then;
+    }
+}
 
 } // namespace cot
 
