@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* An architecture as config.json spells it, and the models that have it in one line. */
+/* An architecture as config.json spells it, the models that have it in one line, and what this build was tried with of it. */
 typedef struct cot_architecture {
-    const char *name, *description;
+    const char *name, *description, *tested;
 } cot_architecture;
 
 /* The architectures this build runs; a NULL name ends. Constant; thread-safe. */

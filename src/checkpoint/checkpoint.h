@@ -16,7 +16,10 @@
     X(EXPERT_DOWN_BIAS) X(SHARED_GATE) X(SHARED_UP) X(SHARED_DOWN) X(SHARED_GATE_BIAS) X(SHARED_UP_BIAS) \
     X(SHARED_DOWN_BIAS) X(SHARED_MIX) /* [1][H], the shared expert's sigmoid gate */ X(DENSE_GATE) \
     X(DENSE_UP) X(DENSE_DOWN) X(DENSE_GATE_BIAS) X(DENSE_UP_BIAS) X(DENSE_DOWN_BIAS) \
-    X(K_B) X(V_B) /* KV_B once more, where files have it in halves: [heads kv_lora][nope], turned, and [heads v][kv_lora] */
+    X(K_B) X(V_B) /* KV_B once more, where files have it in halves: [heads kv_lora][nope], turned, and [heads v][kv_lora] */ \
+    X(ATTENTION_GATE) /* [heads d][H], a sigmoid of which multiplies what heads give */ \
+    X(ATTENTION_AFTER_NORM) X(FFN_AFTER_NORM) /* of what a branch gives, before it is added */ \
+    X(ATTENTION_NORM_BIAS) X(FFN_NORM_BIAS) X(FINAL_NORM_BIAS) X(OUTPUT_BIAS)
 // clang-format on
 
 typedef enum cot_weight {

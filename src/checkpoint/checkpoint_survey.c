@@ -324,7 +324,7 @@ static cot_status tell_context(char **notes, const cot_config *config, cot_error
     char line[160];
     if (!config->context_field) return COT_OK;
     snprintf(line, sizeof line,
-             "the context ends at %" PRId64 " tokens, up to where its sparse attention is dense ('%s')",
+             "the context ends at %" PRId64 " tokens, its '%s': what is longer the model computes otherwise",
              config->max_context, config->context_field);
     return add_note(notes, line, error);
 }

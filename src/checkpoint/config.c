@@ -132,6 +132,8 @@ void cot_resolve_attention(cot_config *config, cot_fields *fields, const int64_t
     config->attention = family->attention;
     if (!family->qk_normed.name || read_switch(fields, &family->qk_normed)) config->qk_norm = family->qk_norm;
     config->sinks = family->sinks;
+    config->qk_norm_late = family->qk_norm_late;
+    config->attention_gated = family->attention_gated;
     config->heads = sizes[COT_SIZE_HEADS];
     config->qkv_bias = read_switch(fields, &family->qkv_bias);
     config->output_bias = read_switch(fields, &family->output_bias);
@@ -147,6 +149,33 @@ void cot_resolve_attention(cot_config *config, cot_fields *fields, const int64_t
             cot_fields_refuse(fields, COT_MALFORMED, "'clip_qkv' is %g, expected a number above 0 or null",
                               (double)config->clip_qkv);
     }
+}
+
+/* A multiplier that may be left out, which means 1. */
+static float multiplier(cot_fields *fields, const char *key)
+{
+    const float value = (float)cot_fields_number(fields, key, 1);
+    if (fields->status == COT_OK && !(isfinite(value) && value != 0))
+        cot_fields_refuse(fields, COT_MALFORMED, "'%s' is %g, expected a number that is not 0", key,
+                          (double)value);
+    return value;
+}
+
+/* What is multiplied on the way, and how branches are normed. */
+static void resolve_stream(cot_config *config, cot_fields *fields)
+{
+    const cot_family *family = config->family;
+    config->norms = family->norms;
+    config->layer_norm = family->layer_norm;
+    config->head_bias = read_switch(fields, &family->head_bias);
+    config->embedding_scale = config->branch_scale = config->logits_scale = 1;
+    if (read_switch(fields, &family->embedding_rooted))
+        config->embedding_scale = (float)sqrt((double)config->hidden);
+    if (!family->multiplied) return;
+    config->embedding_scale = multiplier(fields, "embedding_multiplier");
+    config->branch_scale = multiplier(fields, "residual_multiplier");
+    config->logits_scale = 1 / multiplier(fields, "logits_scaling");
+    config->softmax_scale = multiplier(fields, "attention_multiplier");
 }
 
 /* Whether routing is limited to groups of experts: topk_method says so. */
@@ -204,6 +233,12 @@ static void resolve_gate(cot_config *config, cot_fields *fields, const int64_t *
     gate->experts = sizes[COT_SIZE_EXPERTS];
     gate->top_k = sizes[COT_SIZE_TOP_K];
     gate->score = family->score;
+    if (gate->score == COT_GATE_SPARSE_MIXER) {
+        gate->jitter = (float)cot_fields_number(fields, "router_jitter_noise", 0.01);
+        if (!(gate->jitter >= 0) || !isfinite(gate->jitter))
+            cot_fields_refuse(fields, COT_MALFORMED, "'router_jitter_noise' is %g, expected 0 or more",
+                              (double)gate->jitter);
+    }
     gate->normalise = read_switch(fields, &family->normalise);
     gate->epsilon = gate->normalise ? family->epsilon : 0;
     const char *scaling = family->scaling_field ? family->scaling_field : "routed_scaling_factor";
@@ -366,6 +401,7 @@ static void resolve(cot_config *config, cot_fields *fields)
         cot_fields_refuse(fields, COT_MALFORMED, "'rms_norm_eps' is %g, expected 0 or more",
                           (double)config->norm_eps);
     cot_resolve_attention(config, fields, sizes);
+    resolve_stream(config, fields);
     cot_resolve_layers(config, fields, sizes);
     cot_resolve_feed_forward(config, fields, sizes);
     cot_resolve_rope(config, fields);

@@ -14,9 +14,13 @@ typedef struct cot_family cot_family; // family.h: tensor names and defaults
 typedef enum cot_attention_type { COT_ATTENTION_GQA, COT_ATTENTION_MLA } cot_attention_type;
 typedef enum cot_qk_norm { COT_QK_NORM_NONE, COT_QK_NORM_HEAD, COT_QK_NORM_WIDTH } cot_qk_norm;
 
+/* Where a branch of a layer is normed: what it reads, what it gives before that is added, or both. */
+typedef enum cot_branch_norms { COT_NORMS_BEFORE, COT_NORMS_AFTER, COT_NORMS_BOTH } cot_branch_norms;
+
 typedef struct cot_layer_config {
     bool moe;       // else a dense feed-forward network
     int64_t window; // a token sees this many keys, itself included; 0: all
+    bool unrotated; // no RoPE
 } cot_layer_config;
 
 typedef struct cot_config {
@@ -28,6 +32,11 @@ typedef struct cot_config {
         context_field; // the field that max_context is cut to, up to where attention is what is computed; NULL: none
     bool nested; // a model of texts in a wider one's folder: text_config, and prefixes of tensors
     float norm_eps;
+    cot_branch_norms norms;
+    bool layer_norm; // norms take the mean away and add a bias (LayerNorm), else they are RMSNorm
+    float embedding_scale, branch_scale,
+        logits_scale; // multiply embeddings, what branches add, logits; 1: nothing
+    bool head_bias;
     bool tied_embeddings;
     cot_layer_config *layer; // [layers]
     int64_t moe_layers;
@@ -41,6 +50,11 @@ typedef struct cot_config {
     float softmax_scale;
     bool qkv_bias, output_bias; // MLA: qkv_bias is that of q_a_proj and kv_a_proj_with_mqa
     cot_qk_norm qk_norm;
+    bool qk_norm_late;    // behind RoPE
+    bool attention_gated; // ATTENTION_GATE; GQA alone
+    double
+        query_beta; // queries at position p are multiplied by 1 + query_beta ln(1 + floor(p / query_tokens)); 0: they are not
+    double query_tokens;
     float clip_qkv; // 0: none
     bool sinks;
     int64_t q_lora_rank, kv_lora_rank, nope_dim, rope_dim, v_dim; // MLA; q_lora_rank 0: q_proj alone

@@ -184,6 +184,10 @@ cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *c
     const cot_config *config = &checkpoint->config;
     const bool stacked = config->family->stacked;
     *plan = (cot_convert_plan){.formats = formats};
+    if (config->nested || cot_family_shares_tensors(config->family))
+        return cot_fail(error, COT_UNSUPPORTED, "of %s no folder is written: %s", config->family->model_type,
+                        config->nested ? "it is a part of a model that does more than texts"
+                                       : "its matrices lie together in tensors");
     if (stacked && formats.experts != COT_FORMAT_MXFP4)
         return cot_fail(error, COT_UNSUPPORTED, "%s has no layout of experts in %s (mxfp4 is one)",
                         config->family->model_type, cot_formats[formats.experts].name);

@@ -30,6 +30,10 @@ static const char *const common_tensors[COT_WEIGHTS] = {
     NETWORK(SHARED, "mlp.shared_experts."),
     [COT_WEIGHT_SHARED_MIX] = TENSOR("mlp.shared_expert_gate.weight"),
     NETWORK(DENSE, "mlp."),
+    [COT_WEIGHT_ATTENTION_NORM_BIAS] = TENSOR("input_layernorm.bias"),
+    [COT_WEIGHT_FFN_NORM_BIAS] = TENSOR("post_attention_layernorm.bias"),
+    [COT_WEIGHT_FINAL_NORM_BIAS] = "model.norm.bias",
+    [COT_WEIGHT_OUTPUT_BIAS] = "lm_head.bias",
 };
 
 #define GGUF_LINEAR(prefix, name)                                                                            \
@@ -105,27 +109,48 @@ enum {
     GLM_MOE_DSA,
     GLM4_MOE,
     MINIMAX_M2,
+    PHIMOE,
+    MISTRAL4,
+    FLEX_OLMO,
+    HUNYUAN_V1_MOE,
+    GRANITEMOE,
+    GRANITEMOESHARED,
+    AFMOE,
+    SARVAM_MOE,
     FAMILIES
 };
 
+#define FOLDER "small checkpoint"
+#define FOLDER_AND_GGUF FOLDER ", GGUF"
+
 static const cot_architecture architectures[FAMILIES + 1] = {
-    [MIXTRAL] = {"MixtralForCausalLM", "Mixtral 8x7B and 8x22B"},
-    [OLMOE] = {"OlmoeForCausalLM", "OLMoE 1B-7B"},
-    [QWEN2_MOE] = {"Qwen2MoeForCausalLM", "Qwen1.5-MoE and Qwen2 57B-A14B"},
-    [QWEN3_MOE] = {"Qwen3MoeForCausalLM", "Qwen3 30B-A3B and 235B-A22B"},
-    [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", "DeepSeek-V2, V2-Lite, V2.5 and Coder-V2"},
-    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", "DeepSeek-V3, V3.1 and R1; Kimi-K2, and the text of Kimi-K2.5"},
-    [GPT_OSS] = {"GptOssForCausalLM", "gpt-oss-20b and gpt-oss-120b"},
-    [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", "GLM-4.7-Flash"},
-    [DOTS1] = {"Dots1ForCausalLM", "dots.llm1"},
-    [ERNIE4_5_MOE] = {"Ernie4_5_MoeForCausalLM", "ERNIE-4.5 21B-A3B and 300B-A47B"},
-    [SOLAR_OPEN] = {"SolarOpenForCausalLM", "Solar Open 100B"},
-    [HY_V3] = {"HYV3ForCausalLM", "Hunyuan 3"},
+    [MIXTRAL] = {"MixtralForCausalLM", "Mixtral 8x7B and 8x22B", FOLDER_AND_GGUF},
+    [OLMOE] = {"OlmoeForCausalLM", "OLMoE 1B-7B", FOLDER_AND_GGUF},
+    [QWEN2_MOE] = {"Qwen2MoeForCausalLM", "Qwen1.5-MoE and Qwen2 57B-A14B", FOLDER_AND_GGUF},
+    [QWEN3_MOE] = {"Qwen3MoeForCausalLM", "Qwen3 30B-A3B and 235B-A22B", FOLDER_AND_GGUF},
+    [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", "DeepSeek-V2, V2-Lite, V2.5 and Coder-V2", FOLDER_AND_GGUF},
+    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", "DeepSeek-V3, V3.1 and R1; Kimi-K2, and the text of Kimi-K2.5",
+                     FOLDER_AND_GGUF},
+    [GPT_OSS] = {"GptOssForCausalLM", "gpt-oss-20b and gpt-oss-120b", FOLDER_AND_GGUF},
+    [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", "GLM-4.7-Flash", FOLDER},
+    [DOTS1] = {"Dots1ForCausalLM", "dots.llm1", FOLDER},
+    [ERNIE4_5_MOE] = {"Ernie4_5_MoeForCausalLM", "ERNIE-4.5 21B-A3B and 300B-A47B", FOLDER},
+    [SOLAR_OPEN] = {"SolarOpenForCausalLM", "Solar Open 100B", FOLDER},
+    [HY_V3] = {"HYV3ForCausalLM", "Hunyuan 3", FOLDER},
     [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM",
-                      "DeepSeek-V3.2, up to the tokens that its sparse attention keeps"},
-    [GLM4_MOE] = {"Glm4MoeForCausalLM", "GLM-4.5, 4.5-Air, 4.6 and 4.7"},
-    [MINIMAX_M2] = {"MiniMaxM2ForCausalLM", "MiniMax-M2 and M2.1"},
-    [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", "GLM-5, up to the tokens that its sparse attention keeps"},
+                      "DeepSeek-V3.2, up to the tokens that its sparse attention keeps", FOLDER},
+    [GLM4_MOE] = {"Glm4MoeForCausalLM", "GLM-4.5, 4.5-Air, 4.6 and 4.7", FOLDER_AND_GGUF},
+    [MINIMAX_M2] = {"MiniMaxM2ForCausalLM", "MiniMax-M2 and M2.1", FOLDER_AND_GGUF},
+    [MISTRAL4] = {"Mistral4ForCausalLM", "Mistral 4, and its text where it sees", FOLDER},
+    [FLEX_OLMO] = {"FlexOlmoForCausalLM", "FlexOlmo 7x7B", FOLDER},
+    [HUNYUAN_V1_MOE] = {"HunYuanMoEV1ForCausalLM", "Hunyuan-A13B", FOLDER},
+    [GRANITEMOE] = {"GraniteMoeForCausalLM", "Granite 3.0 and 3.1 1B-A400M and 3B-A800M", FOLDER},
+    [GRANITEMOESHARED] = {"GraniteMoeSharedForCausalLM", "Granite with a shared network", FOLDER},
+    [AFMOE] = {"AfmoeForCausalLM", "Trinity Nano, Mini and Large", FOLDER},
+    [SARVAM_MOE] = {"SarvamMoEForCausalLM", "Sarvam 30B", FOLDER},
+    [PHIMOE] = {"PhiMoEForCausalLM", "Phi-3.5-MoE, up to the context before it was lengthened", FOLDER},
+    [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", "GLM-5, up to the tokens that its sparse attention keeps",
+                     FOLDER},
 };
 
 static const cot_family *const families[FAMILIES] = {
@@ -145,6 +170,14 @@ static const cot_family *const families[FAMILIES] = {
     [GLM_MOE_DSA] = &cot_family_glm_moe_dsa,
     [GLM4_MOE] = &cot_family_glm4_moe,
     [MINIMAX_M2] = &cot_family_minimax_m2,
+    [PHIMOE] = &cot_family_phimoe,
+    [MISTRAL4] = &cot_family_mistral4,
+    [FLEX_OLMO] = &cot_family_flex_olmo,
+    [HUNYUAN_V1_MOE] = &cot_family_hunyuan_v1_moe,
+    [GRANITEMOE] = &cot_family_granitemoe,
+    [GRANITEMOESHARED] = &cot_family_granitemoeshared,
+    [AFMOE] = &cot_family_afmoe,
+    [SARVAM_MOE] = &cot_family_sarvam_moe,
 };
 
 /* A checkpoint of the model without its head is called so. */
@@ -173,6 +206,14 @@ const cot_family *cot_family_of(const char *architecture, const char *model_type
 const char *cot_weight_template(const cot_family *family, cot_weight weight)
 {
     return family->tensors[weight] ? family->tensors[weight] : common_tensors[weight];
+}
+
+bool cot_family_shares_tensors(const cot_family *family)
+{
+    for (int w = 0; w < COT_WEIGHTS && !family->stacked; w++)
+        for (int other = 0; other < w && family->tensors[w]; other++)
+            if (family->tensors[other] && !strcmp(family->tensors[w], family->tensors[other])) return true;
+    return false;
 }
 
 const char *cot_weight_gguf_template(const cot_family *family, cot_weight weight)

@@ -42,6 +42,7 @@ typedef enum cot_window_rule {
     COT_WINDOW_TYPES,          // layer_types, else every even layer (gpt-oss)
     COT_WINDOW_SWITCHED_TYPES, // Qwen2: where use_sliding_window says so, layer_types, else every even layer
                                // below max_window_layers
+    COT_WINDOW_BETWEEN,        // layer_types, else all but every so many-th layer (afmoe)
     COT_WINDOW_ABOVE, // layer_types, else every layer from max_window_layers on, where sliding_window is given (dots1)
 } cot_window_rule;
 
@@ -63,10 +64,20 @@ struct cot_family {
     double rotary; // the part of a head that is rotated where no field says; 0: heads are rotated whole
     cot_attention_type attention;
     cot_qk_norm qk_norm;
+    bool qk_norm_late;
     cot_switch_rule qk_normed; // whether there is one; without a name there is
     bool tied;                 // tie_word_embeddings where absent
     cot_switch_rule qkv_bias, output_bias, ffn_bias, rope_interleaved, normalise;
     cot_window_rule window;
+    bool unrotated;    // layers without a window have no RoPE
+    bool longrope;     // RoPE of that type
+    bool rope_alpha;   // and "dynamic", where alpha lifts the base
+    bool query_scaled; // llama_4_scaling_beta
+    cot_branch_norms norms;
+    bool layer_norm, attention_gated;
+    bool multiplied; // embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling
+    cot_switch_rule embedding_rooted; // the embedding is multiplied by the root of H
+    cot_switch_rule head_bias;
     bool clips; // clip_qkv
     bool sinks;
     bool gate_bias, gate_correction, expert_bias, shared_gated;
@@ -95,6 +106,8 @@ const char *cot_family_architecture(const cot_family *family);
 /* The weight's tensor name with {layer} and {expert} in it; and in GGUF, where it is in the container's table. */
 const char *cot_weight_template(const cot_family *family, cot_weight weight);
 const char *cot_weight_gguf_template(const cot_family *family, cot_weight weight);
+/* Whether several weights are in one tensor, because they are called the same; not gpt-oss's, which are interleaved. */
+bool cot_family_shares_tensors(const cot_family *family);
 /* The family of that general.architecture; of several the one whose gates score so. NULL if there is none. */
 const cot_family *cot_family_of_gguf(const char *architecture, cot_gate_score score);
 /* A number's key in GGUF without the architecture before it, or NULL. */

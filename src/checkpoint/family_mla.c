@@ -94,3 +94,14 @@ const cot_family cot_family_glm_moe_dsa = {
     V3_GATE,
     .scaling = 2.5,
 };
+
+const cot_family cot_family_mistral4 = {
+    .model_type = "mistral4",
+    .fixed = "{\"n_group\": 1, \"topk_group\": 1}",
+    .sizes = {TOLD_SIZES, MLA_SIZES, V3_EXPERTS(0)},
+    .norm_eps = 1e-6,
+    V3_ATTENTION,
+    .query_scaled = true,
+    .normalise = {"norm_topk_prob", true},
+    .scaling = 1,
+};

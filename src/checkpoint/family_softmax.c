@@ -124,3 +124,90 @@ const cot_family cot_family_ernie4_5_moe = {
     .tied = true,
     .tensors = {[COT_WEIGHT_GATE_CORRECTION] = TENSOR("mlp.moe_statics.e_score_correction_bias")},
 };
+
+/* Branches are normed behind, not before. */
+const cot_family cot_family_flex_olmo = {
+    .model_type = "flex_olmo",
+    .fixed = "{\"attention_bias\": false}",
+    .sizes =
+        {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_experts"),
+         [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),
+         [COT_SIZE_MOE_INTERMEDIATE] = TOLD("intermediate_size"), [COT_SIZE_SPARSE_STEP] = {.absent = 1}},
+    .norm_eps = 1e-6,
+    .rope_theta = 5e5,
+    .norms = COT_NORMS_AFTER,
+    .qk_norm = COT_QK_NORM_WIDTH,
+    .normalise = {"norm_topk_prob", false},
+    .tensors = {[COT_WEIGHT_ATTENTION_AFTER_NORM] = TENSOR("post_attention_layernorm.weight"),
+                [COT_WEIGHT_FFN_AFTER_NORM] = TENSOR("post_feedforward_layernorm.weight")},
+};
+
+const cot_family cot_family_hunyuan_v1_moe = {
+    .model_type = "hunyuan_v1_moe",
+    .fixed = "{\"attention_bias\": false, \"mlp_bias\": false, \"use_cla\": false, \"norm_type\": \"rms\", "
+             "\"use_mixed_mlp_moe\": true}",
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_experts"),
+              [COT_SIZE_TOP_K] = {"moe_topk", .absent = COT_REQUIRED, .listed = true},
+              [COT_SIZE_MOE_INTERMEDIATE] = {"moe_intermediate_size", .absent = COT_REQUIRED, .listed = true},
+              [COT_SIZE_SHARED_EXPERTS] = {"num_shared_expert", .absent = 1, .listed = true},
+              [COT_SIZE_SPARSE_STEP] = {.absent = 1}},
+    .norm_eps = 1e-5,
+    .rope_theta = 1e4,
+    .rope_alpha = true,
+    .qk_norm = COT_QK_NORM_HEAD,
+    .qk_norm_late = true,
+    .qk_normed = {"use_qk_norm", false},
+    .normalise = {.absent = true},
+    .tensors = {[COT_WEIGHT_Q_NORM] = TENSOR("self_attn.query_layernorm.weight"),
+                [COT_WEIGHT_K_NORM] = TENSOR("self_attn.key_layernorm.weight"),
+                [COT_WEIGHT_GATE] = TENSOR("mlp.gate.wg.weight"),
+                NETWORK(SHARED, "mlp.shared_mlp.")},
+};
+
+#define GRANITE                                                                                              \
+    .fixed = "{\"attention_bias\": false}", .norm_eps = 1e-6, .rope_theta = 1e4, .multiplied = true,         \
+    .score = COT_GATE_CHOSEN_SOFTMAX
+#define GRANITE_SIZES                                                                                        \
+    TOLD_SIZES, GQA_SIZES(0, 0),                                                                             \
+        [COT_SIZE_EXPERTS] = TOLD("num_local_experts"), [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),      \
+        [COT_SIZE_MOE_INTERMEDIATE] = TOLD("intermediate_size"), [COT_SIZE_SPARSE_STEP] = {.absent = 1}
+#define GRANITE_EXPERTS                                                                                      \
+    [COT_WEIGHT_GATE] = TENSOR("block_sparse_moe.router.layer.weight"),                                      \
+    [COT_WEIGHT_EXPERT_GATE] = TENSOR("block_sparse_moe.input_linear.weight"),                               \
+    [COT_WEIGHT_EXPERT_UP] = TENSOR("block_sparse_moe.input_linear.weight"),                                 \
+    [COT_WEIGHT_EXPERT_DOWN] = TENSOR("block_sparse_moe.output_linear.weight")
+
+const cot_family cot_family_granitemoe = {
+    .model_type = "granitemoe",
+    GRANITE,
+    .sizes = {GRANITE_SIZES},
+    .tensors = {GRANITE_EXPERTS},
+};
+
+const cot_family cot_family_granitemoeshared = {
+    .model_type = "granitemoeshared",
+    GRANITE,
+    .sizes = {GRANITE_SIZES, [COT_SIZE_SHARED_INTERMEDIATE] = {"shared_intermediate_size", .absent = 0}},
+    .tensors = {GRANITE_EXPERTS, [COT_WEIGHT_SHARED_GATE] = TENSOR("shared_mlp.input_linear.weight"),
+                [COT_WEIGHT_SHARED_UP] = TENSOR("shared_mlp.input_linear.weight"),
+                [COT_WEIGHT_SHARED_DOWN] = TENSOR("shared_mlp.output_linear.weight")},
+};
+
+const cot_family cot_family_phimoe = {
+    .model_type = "phimoe",
+    .fixed = "{\"num_experts_per_tok\": 2}",
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_local_experts"),
+              [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 2},
+              [COT_SIZE_MOE_INTERMEDIATE] = TOLD("intermediate_size"), [COT_SIZE_SPARSE_STEP] = {.absent = 1},
+              [COT_SIZE_WINDOW] = {"sliding_window", .nullable = true}},
+    .norm_eps = 1e-5,
+    .rope_theta = 1e4,
+    .longrope = true,
+    .layer_norm = true,
+    .qkv_bias = {"attention_bias", false},
+    .output_bias = {"attention_bias", false},
+    .head_bias = {"lm_head_bias", false},
+    .window = COT_WINDOW_ALL,
+    .score = COT_GATE_SPARSE_MIXER,
+    .tensors = {[COT_WEIGHT_GATE] = TENSOR("block_sparse_moe.gate.weight"), BLOCK_SPARSE_EXPERTS},
+};

@@ -42,8 +42,8 @@ static const json_t *words_of_layers(const cot_config *config, cot_fields *field
 static const json_t *layer_types(const cot_config *config, cot_fields *fields)
 {
     const cot_window_rule rule = config->family->window;
-    const bool read =
-        rule == COT_WINDOW_TYPES || rule == COT_WINDOW_SWITCHED_TYPES || rule == COT_WINDOW_ABOVE;
+    const bool read = rule == COT_WINDOW_TYPES || rule == COT_WINDOW_SWITCHED_TYPES ||
+                      rule == COT_WINDOW_ABOVE || rule == COT_WINDOW_BETWEEN;
     return read ? words_of_layers(config, fields, "layer_types") : NULL;
 }
 
@@ -90,6 +90,8 @@ static void find_windows(cot_config *config, cot_fields *fields, int64_t window,
             slides = l % 2 == 0;
         else if (rule == COT_WINDOW_SWITCHED_TYPES)
             slides = on && l % 2 == 0 && l < below;
+        else if (rule == COT_WINDOW_BETWEEN)
+            slides = !below || (l + 1) % below != 0;
         else if (rule == COT_WINDOW_ABOVE)
             slides = on && l >= below;
         if (slides && !on)
@@ -101,6 +103,7 @@ static void find_windows(cot_config *config, cot_fields *fields, int64_t window,
                               " slides",
                               null ? "null" : "0", l);
         config->layer[l].window = slides ? window : 0;
+        config->layer[l].unrotated = config->family->unrotated && !slides;
     }
 }
 

@@ -16,6 +16,9 @@ struct rope {
     double attention_factor; // NAN: not given
     double mscale, mscale_all_dim;
     double low_frequency, high_frequency;
+    double alpha;                // lifts the base; 0: nothing
+    const json_t *short_factors; // longrope's, of each frequency
+    double short_mscale;
     double part; // of a head that is rotated; 0: the family rotates whole ones
 };
 
@@ -84,13 +87,30 @@ static void cut_rotation(cot_config *config, cot_fields *fields, const struct ro
     config->rope_width = width;
 }
 
-static bool known_type(const char *type)
+static bool known_type(const char *type, const cot_family *family, const cot_fields *in)
 {
     return !strcmp(type, "default") || !strcmp(type, "linear") || !strcmp(type, "yarn") ||
-           !strcmp(type, "llama3");
+           !strcmp(type, "llama3") || (family->longrope && !strcmp(type, "longrope")) ||
+           (family->rope_alpha && !strcmp(type, "dynamic") && cot_fields_has(in, "alpha"));
 }
 
-static void read_scaling(struct rope *rope, cot_fields *top, cot_fields *in, double context)
+/* Factors of each frequency, up to the context that the model had before; beyond it there would be others. */
+static void read_longrope(struct rope *rope, cot_fields *top, cot_fields *in, double context)
+{
+    cot_fields *from = cot_fields_has(top, "original_max_position_embeddings") ? top : in;
+    rope->original = positive(from, "original_max_position_embeddings", context);
+    rope->short_factors = cot_fields_get(in, "short_factor");
+    if (!rope->short_factors)
+        cot_fields_refuse(in, COT_MALFORMED, "RoPE scaling lacks 'short_factor'");
+    else if (!json_is_array(rope->short_factors))
+        cot_fields_mistyped(in, "short_factor", rope->short_factors, "a list of numbers");
+    const double longer = context / rope->original;
+    rope->short_mscale =
+        positive(in, "short_mscale", longer > 1 ? sqrt(1 + log(longer) / log(rope->original)) : 1);
+}
+
+static void read_scaling(struct rope *rope, const cot_family *family, cot_fields *top, cot_fields *in,
+                         double context)
 {
     const char *key;
     json_t *value;
@@ -98,13 +118,21 @@ static void read_scaling(struct rope *rope, cot_fields *top, cot_fields *in, dou
         cot_fields_refuse(in, COT_UNSUPPORTED, "RoPE parameters by layer type ('%.40s') are not supported",
                           key);
     rope->type = cot_fields_text(in, "rope_type", cot_fields_text(in, "type", "default"));
-    if (!known_type(rope->type))
+    if (!known_type(rope->type, family, in))
         cot_fields_refuse(in, COT_UNSUPPORTED,
                           "RoPE type '%.40s' is not supported (default, linear, llama3 and yarn are)",
                           rope->type);
     rope->theta = positive(in, "rope_theta", rope->theta);
     read_partial(rope, in);
     if (!strcmp(rope->type, "default")) return;
+    if (!strcmp(rope->type, "longrope")) {
+        read_longrope(rope, top, in, context);
+        return;
+    }
+    if (!strcmp(rope->type, "dynamic")) {
+        rope->alpha = positive(in, "alpha", 0);
+        return;
+    }
 
     bool yarn = !strcmp(rope->type, "yarn"), llama3 = !strcmp(rope->type, "llama3");
     if (yarn || llama3) { // a key beside the object wins over the one inside
@@ -200,6 +228,37 @@ static void lengthen(cot_config *config, cot_fields *fields, const struct rope *
         config->max_context = (int64_t)context;
 }
 
+/* Each frequency by its own factor; the context ends where the factors do. */
+static void stretch_each(cot_config *config, cot_fields *fields, const struct rope *rope, int64_t half)
+{
+    if ((int64_t)json_array_size(rope->short_factors) != half)
+        cot_fields_refuse(fields, COT_MALFORMED, "'short_factor' has %zu numbers, expected %lld",
+                          json_array_size(rope->short_factors), (long long)half);
+    for (int64_t i = 0; i < half && fields->status == COT_OK; i++) {
+        const double factor = json_number_value(json_array_get(rope->short_factors, (size_t)i));
+        if (!(factor > 0))
+            cot_fields_refuse(fields, COT_MALFORMED, "'short_factor' has %g, expected numbers above 0",
+                              factor);
+        config->inverse_frequency[i] = 1 / ((float)factor * period(rope, i, half));
+    }
+    config->rope_factor = (float)rope->short_mscale;
+    if (rope->original >= (double)config->max_context) return;
+    config->max_context = (int64_t)rope->original;
+    config->context_field = "original_max_position_embeddings";
+}
+
+/* Queries grow with their position, from the context on that the model had before. */
+static void scale_queries(cot_config *config, cot_fields *fields, const cot_fields *in, double original)
+{
+    if (!config->family->query_scaled || !cot_fields_has(in, "llama_4_scaling_beta")) return;
+    cot_fields inside = *in;
+    config->query_beta = cot_fields_number(&inside, "llama_4_scaling_beta", 0);
+    config->query_tokens = original;
+    if (!(original >= 1) || !isfinite(config->query_beta))
+        cot_fields_refuse(fields, COT_MALFORMED,
+                          "'llama_4_scaling_beta' needs original_max_position_embeddings");
+}
+
 void cot_resolve_rope(cot_config *config, cot_fields *fields)
 {
     const cot_family *family = config->family;
@@ -209,8 +268,9 @@ void cot_resolve_rope(cot_config *config, cot_fields *fields)
     const json_t *object = scaling_object(fields);
     if (object) {
         cot_fields in = {object, fields->name, fields->status, fields->error};
-        read_scaling(&rope, fields, &in, (double)config->max_context);
+        read_scaling(&rope, family, fields, &in, (double)config->max_context);
         if (fields->status == COT_OK) fields->status = in.status;
+        scale_queries(config, fields, &in, rope.original);
     } else if (family->default_yarn) {
         rope = (struct rope){.type = "yarn",
                              .theta = rope.theta,
@@ -230,9 +290,15 @@ void cot_resolve_rope(cot_config *config, cot_fields *fields)
         cot_fields_refuse(fields, COT_OUT_OF_MEMORY, "out of memory");
         return;
     }
+    if (rope.alpha != 0) { // NTK-aware: the longest period is alpha times as long
+        const double width = (double)(2 * half);
+        rope.theta *= pow(rope.alpha, width / (width - 2));
+    }
     for (int64_t i = 0; i < half; i++) inverse[i] = 1 / period(&rope, i, half);
     config->rope_factor = 1;
-    if (!strcmp(rope.type, "linear")) {
+    if (!strcmp(rope.type, "longrope")) {
+        stretch_each(config, fields, &rope, half);
+    } else if (!strcmp(rope.type, "linear")) {
         for (int64_t i = 0; i < half; i++) inverse[i] /= (float)rope.factor;
     } else if (!strcmp(rope.type, "llama3")) {
         llama3(inverse, half, &rope);

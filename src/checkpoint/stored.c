@@ -150,7 +150,8 @@ static bool is_norm(cot_weight weight)
 {
     return weight == COT_WEIGHT_FINAL_NORM || weight == COT_WEIGHT_ATTENTION_NORM ||
            weight == COT_WEIGHT_FFN_NORM || weight == COT_WEIGHT_Q_NORM || weight == COT_WEIGHT_K_NORM ||
-           weight == COT_WEIGHT_Q_A_NORM || weight == COT_WEIGHT_KV_A_NORM;
+           weight == COT_WEIGHT_Q_A_NORM || weight == COT_WEIGHT_KV_A_NORM ||
+           weight == COT_WEIGHT_ATTENTION_AFTER_NORM || weight == COT_WEIGHT_FFN_AFTER_NORM;
 }
 
 /* Norms close to 1, small vectors, and matrices that keep the size of what they multiply. */
@@ -169,6 +170,48 @@ static void find_random(cot_stored *stored, const cot_checkpoint *checkpoint, co
     stored->column_step = 1;
 }
 
+/* Weights that a family calls the same lie one after the other in one tensor, in the order of cot_weight. Rows before a weight, and of
+ * all of them. */
+static void rows_together(int64_t *before, int64_t *all, const cot_config *config, cot_weight weight,
+                          int64_t layer)
+{
+    const char *name = cot_weight_template(config->family, weight);
+    *before = *all = 0;
+    for (int w = 0; w < COT_WEIGHTS; w++) {
+        const char *other = cot_weight_template(config->family, (cot_weight)w);
+        int64_t rows, columns;
+        if (!other || strcmp(other, name) != 0) continue;
+        cot_weight_shape(config, (cot_weight)w, layer, &rows, &columns);
+        if (w < (int)weight) *before += rows;
+        *all += rows;
+    }
+}
+
+/* A part of a tensor: of one of several weights, or, of an expert whose name has no place for its number, of all experts
+ * [experts][rows of all][columns]. `*found` stays false where a weight has a tensor of its own. */
+static cot_status find_part(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                            cot_weight weight, int64_t layer, int64_t expert, const char *name,
+                            cot_error *error)
+{
+    const cot_config *config = &checkpoint->config;
+    const bool of_all =
+        cot_weight_is_expert(weight) && !strstr(cot_weight_template(config->family, weight), "{expert}");
+    int64_t before, all;
+    rows_together(&before, &all, config, weight, layer);
+    if ((all == stored->rows && !of_all) || !(stored->tensor = cot_shards_find(&checkpoint->shards, name)))
+        return COT_OK;
+    const cot_tensor *tensor = stored->tensor->tensor;
+    const int64_t shape[] = {config->gate.experts, all, stored->columns};
+    *found = true;
+    stored->name = tensor->name;
+    stored->origin = ((of_all ? expert * all : 0) + before) * stored->columns;
+    stored->row_step = stored->columns;
+    stored->column_step = 1;
+    const cot_status status = cot_stored_expect_shape(tensor, shape + !of_all, 2 + of_all, error);
+    if (status != COT_OK || cot_stored_is_plain(tensor->dtype)) return status;
+    return cot_stored_refuse_dtype(tensor, "F32, BF16 or F16", error);
+}
+
 /* The tensor of a name, in any of its spellings. */
 static cot_status find_spelled(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
                                int64_t layer, int64_t expert, cot_error *error)
@@ -182,6 +225,9 @@ static cot_status find_spelled(cot_stored *stored, const cot_checkpoint *checkpo
     const int ways = checkpoint->config.nested ? COT_STORED_SPELLINGS : COT_STORED_NESTED;
     for (int way = 0; way < ways && !found && status == COT_OK; way++) {
         if (!cot_stored_spelling(spelt, name, way)) continue;
+        if (!family->stacked)
+            status = find_part(&found, stored, checkpoint, weight, layer, expert, spelt, error);
+        if (found || status != COT_OK) break;
         if (of_experts && family->stacked)
             status = cot_stored_find_interleaved(&found, stored, checkpoint, weight, spelt, expert, error);
         else

@@ -3,7 +3,8 @@
 
 bool cot_weight_is_layered(cot_weight weight)
 {
-    return weight != COT_WEIGHT_EMBEDDING && weight != COT_WEIGHT_FINAL_NORM && weight != COT_WEIGHT_OUTPUT;
+    return weight != COT_WEIGHT_EMBEDDING && weight != COT_WEIGHT_FINAL_NORM && weight != COT_WEIGHT_OUTPUT &&
+           weight != COT_WEIGHT_FINAL_NORM_BIAS && weight != COT_WEIGHT_OUTPUT_BIAS;
 }
 
 bool cot_weight_is_expert(cot_weight weight)
@@ -138,10 +139,27 @@ void cot_weight_shape(const cot_config *config, cot_weight weight, int64_t layer
     case COT_WEIGHT_OUTPUT:
         s = matrix(true, config->vocab, config->hidden);
         break;
+    case COT_WEIGHT_OUTPUT_BIAS:
+        s = vector(config->head_bias, config->vocab);
+        break;
     case COT_WEIGHT_FINAL_NORM:
+        s = vector(true, config->hidden);
+        break;
     case COT_WEIGHT_ATTENTION_NORM:
     case COT_WEIGHT_FFN_NORM:
-        s = vector(true, config->hidden);
+        s = vector(config->norms != COT_NORMS_AFTER, config->hidden);
+        break;
+    case COT_WEIGHT_ATTENTION_AFTER_NORM:
+    case COT_WEIGHT_FFN_AFTER_NORM:
+        s = vector(config->norms != COT_NORMS_BEFORE, config->hidden);
+        break;
+    case COT_WEIGHT_ATTENTION_NORM_BIAS:
+    case COT_WEIGHT_FFN_NORM_BIAS:
+    case COT_WEIGHT_FINAL_NORM_BIAS:
+        s = vector(config->layer_norm, config->hidden);
+        break;
+    case COT_WEIGHT_ATTENTION_GATE:
+        s = matrix(config->attention_gated, config->heads * config->head_dim, config->hidden);
         break;
     default:
         s = weight < COT_WEIGHT_GATE ? attention_shape(config, weight)

@@ -43,8 +43,9 @@ void cot_runner_lay_out_heads(cot_runner *r, cot_arena *arena)
     cot_attention_heads(&heads, c, r->o.data_parallel ? 0 : r->fabric->rank,
                         r->o.data_parallel ? 1 : r->fabric->ranks);
     size_t q = (size_t)heads.heads, qk = (size_t)(c->nope_dim + c->rope_dim), lora = (size_t)c->kv_lora_rank;
-    size_t columns = mla ? (size_t)c->q_lora_rank + (c->q_lora_rank ? 0 : q * qk) + lora + (size_t)c->rope_dim
-                         : (q + 2 * (size_t)heads.kv_heads) * (size_t)c->head_dim;
+    size_t columns =
+        mla ? (size_t)c->q_lora_rank + (c->q_lora_rank ? 0 : q * qk) + lora + (size_t)c->rope_dim
+            : (q * (c->attention_gated ? 2 : 1) + 2 * (size_t)heads.kv_heads) * (size_t)c->head_dim;
     s->kv = (cot_kv){.type = r->o.precision.type,
                      .layers = c->layers,
                      .heads = heads.kv_heads,
@@ -91,15 +92,36 @@ static void rotate(const cot_runner *r, float *head, int64_t row)
                        r->c->rope_interleaved);
 }
 
+/* What queries at the row's position are multiplied by. */
+static float query_scale(const cot_runner *r, int64_t row)
+{
+    const cot_config *c = r->c;
+    return c->query_beta == 0
+               ? 1
+               : (float)(1 + c->query_beta * log1p(floor(r->rows.position[row] / c->query_tokens)));
+}
+
 static void clip(float *x, int64_t n, float limit)
 {
     for (int64_t i = 0; i < n; i++) x[i] = fminf(fmaxf(x[i], -limit), limit);
 }
 
+/* What heads give is multiplied by a sigmoid of the gates behind q, k and v. */
+static void gate_values(cot_runner *r, int64_t row, const void *context)
+{
+    const cot_attention_weights *w = context;
+    const int64_t n = w->heads * r->c->head_dim;
+    float *gate = r->heads.input + (row + 1) * w->input.n - n, *value = r->heads.input + row * w->input.n;
+    void *typed = cot_runner_row(r, r->heads.values, row, n);
+    r->o.kernels->to_f32(value, typed, r->o.precision.type, n);
+    for (int64_t i = 0; i < n; i++) value[i] *= 1 / (1 + expf(-gate[i]));
+    r->o.kernels->scale(typed, r->o.precision.type, value, 1.0f, n);
+}
+
 static void add_bias(cot_runner *r, int64_t row, const void *context)
 {
     const cot_attention_weights *w = context;
-    r->o.kernels->add(r->heads.input + row * w->input.n, w->input_bias, COT_F32, w->input.n);
+    r->o.kernels->add(r->heads.input + row * w->input.n, w->input_bias, COT_F32, w->input_biases);
 }
 
 /* ---- GQA ---- */
@@ -126,6 +148,15 @@ static void square_widths(cot_runner *r, int64_t row, const void *context)
         w->kv_heads > skip ? r->o.kernels->sum_squares(k + skip * d, (w->kv_heads - skip) * d) : 0;
 }
 
+/* Of each head that has a norm of its own: queries, then keys behind them. */
+static void normalise_heads(const cot_runner *r, const cot_attention_weights *w, float *q)
+{
+    const int64_t d = r->c->head_dim;
+    for (int64_t h = 0; h < w->heads + w->kv_heads && r->c->qk_norm == COT_QK_NORM_HEAD; h++)
+        normalise(r, q + h * d, d, r->o.kernels->sum_squares(q + h * d, d), d, r->c->norm_eps,
+                  h < w->heads ? w->q_norm : w->k_norm);
+}
+
 static void finish_gqa_row(cot_runner *r, int64_t row, const void *context)
 {
     const struct gqa *g = context;
@@ -138,13 +169,13 @@ static void finish_gqa_row(cot_runner *r, int64_t row, const void *context)
         normalise(r, k, w->kv_heads * d, r->heads.width_sums[2 * row + 1], c->kv_heads * d, c->norm_eps,
                   w->k_norm);
     }
-    for (int64_t h = 0; h < w->heads + w->kv_heads && c->qk_norm == COT_QK_NORM_HEAD; h++)
-        normalise(r, q + h * d, d, r->o.kernels->sum_squares(q + h * d, d), d, c->norm_eps,
-                  h < w->heads ? w->q_norm : w->k_norm);
+    if (!c->qk_norm_late) normalise_heads(r, w, q);
     if (c->clip_qkv > 0) clip(q, w->input.n, c->clip_qkv);
-    for (int64_t h = 0; h < w->heads + w->kv_heads; h++) rotate(r, q + h * d, row);
-    r->o.kernels->scale(cot_runner_row(r, r->heads.queries, row, w->heads * d), r->o.precision.type, q, 1.0f,
-                        w->heads * d);
+    for (int64_t h = 0; h < w->heads + w->kv_heads && !c->layer[g->layer].unrotated; h++)
+        rotate(r, q + h * d, row);
+    if (c->qk_norm_late) normalise_heads(r, w, q);
+    r->o.kernels->scale(cot_runner_row(r, r->heads.queries, row, w->heads * d), r->o.precision.type, q,
+                        query_scale(r, row), w->heads * d);
     for (int64_t h = 0; h < w->kv_heads; h++)
         cot_kv_store(&r->heads.kv, r->rows.sequence[row], r->rows.position[row], g->layer, h, k + h * d,
                      v + h * d);
@@ -206,12 +237,13 @@ static void assemble_query(cot_runner *r, int64_t row, const void *context)
     const cot_attention_weights *w = context;
     const cot_config *c = r->c;
     int64_t n = c->kv_lora_rank, width = n + c->rope_dim, qk = c->nope_dim + c->rope_dim;
+    const float scale = query_scale(r, row);
     for (int64_t h = 0; h < w->heads; h++) {
         int64_t head = row * w->heads + h;
         uint8_t *to = cot_runner_row(r, r->heads.queries, head, width);
-        r->o.kernels->scale(to, r->o.precision.type, r->heads.absorbed + head * n, 1.0f, n);
+        r->o.kernels->scale(to, r->o.precision.type, r->heads.absorbed + head * n, scale, n);
         r->o.kernels->scale(cot_runner_row(r, to, n, 1), r->o.precision.type,
-                            mla_queries(r, w, row) + h * qk + c->nope_dim, 1.0f, c->rope_dim);
+                            mla_queries(r, w, row) + h * qk + c->nope_dim, scale, c->rope_dim);
     }
 }
 
@@ -263,7 +295,7 @@ cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error)
     bool mla = c->attention == COT_ATTENTION_MLA;
     cot_status status = COT_OK;
     if (w->heads && r->rows.count) {
-        cot_runner_norm(r, r->o.whole->layers[layer].attention_norm, r->rows.x, r->rows.count);
+        cot_runner_norm(r, &r->o.whole->layers[layer].attention_norm, r->rows.x, r->rows.count);
         cot_runner_products(r, r->rows.typed, r->rows.count, &w->input, r->heads.input);
         if (w->input_bias) cot_runner_rows(r, r->rows.count, add_bias, w);
     }
@@ -288,6 +320,7 @@ cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error)
                                                        .run_count = r->heads.run_count,
                                                        .q = r->heads.queries,
                                                        .out = r->heads.values});
+    if (c->attention_gated) cot_runner_rows(r, r->rows.count, gate_values, w);
     if (mla) {
         products_by_head(r, w, r->heads.values, &w->expand, w->expand_bytes, r->heads.expanded);
         cot_runner_rows(r, r->rows.count, narrow_expanded, w);

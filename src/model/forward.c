@@ -42,6 +42,8 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
                 memset(x, 0, (size_t)r->c->hidden * sizeof *x);
             else
                 status = cot_embedding_read(&r->o.whole->embedding, r->o.kernels, x, s->branch, id, error);
+            if (r->c->embedding_scale != 1)
+                r->o.kernels->scale(x, COT_F32, x, r->c->embedding_scale, r->c->hidden);
         }
     }
     s->home0 = split ? cot_share_begin(s->count, r->fabric->rank, r->fabric->ranks) : 0;
@@ -49,23 +51,31 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
     return status;
 }
 
-static void add_branch(cot_runner *r, int64_t row, const void *context)
+static void add_branch(cot_runner *r, int64_t row, const float *bias, const cot_norm *after)
 {
-    (void)context;
-    r->o.kernels->add(r->rows.x + row * r->c->hidden, r->rows.branch + row * r->c->hidden, COT_F32,
-                      r->c->hidden);
+    const int64_t h = r->c->hidden;
+    float *branch = r->rows.branch + row * h;
+    cot_runner_finish_branch(r, branch, bias, after);
+    r->o.kernels->add(r->rows.x + row * h, branch, COT_F32, h);
 }
 
-static void add_attention(cot_runner *r, int64_t row, const void *output_bias)
+static void add_attention(cot_runner *r, int64_t row, const void *context)
 {
-    add_branch(r, row, NULL);
-    if (output_bias) r->o.kernels->add(r->rows.x + row * r->c->hidden, output_bias, COT_F32, r->c->hidden);
+    const cot_layer_weights *w = context;
+    add_branch(r, row, w->output_bias, &w->attention_after);
+}
+
+static void add_network(cot_runner *r, int64_t row, const void *context)
+{
+    const cot_layer_weights *w = context;
+    add_branch(r, row, NULL, &w->ffn_after);
 }
 
 static void narrow_branch(cot_runner *r, int64_t i, const void *context)
 {
-    (void)context;
+    const cot_layer_weights *w = context;
     int64_t row = r->rows.home0 + i;
+    cot_runner_finish_branch(r, r->rows.branch + row * r->c->hidden, NULL, &w->ffn_after);
     r->o.kernels->scale(cot_runner_row(r, r->rows.payload, row, r->c->hidden), r->o.precision.type,
                         r->rows.branch + row * r->c->hidden, 1.0f, r->c->hidden);
 }
@@ -85,7 +95,7 @@ static cot_status gather_slices(cot_runner *r, int64_t layer, cot_error *error)
     size_t begin[COT_MAX_RANKS + 1], row_bytes = (size_t)r->c->hidden * cot_dtype_bytes(r->o.precision.type);
     for (int p = 0; p <= r->fabric->ranks; p++)
         begin[p] = (size_t)cot_share_begin(r->rows.count, p, r->fabric->ranks) * row_bytes;
-    cot_runner_rows(r, r->rows.home1 - r->rows.home0, narrow_branch, NULL);
+    cot_runner_rows(r, r->rows.home1 - r->rows.home0, narrow_branch, &r->o.whole->layers[layer]);
     cot_status status = cot_allgather(r->collectives, r->rows.payload, begin, COT_PHASE_ATTENTION, error);
     cot_runner_exchanged(r, layer, COT_EXCHANGE_GATHER, COT_ROWS_HOME);
     if (status == COT_OK) cot_runner_rows(r, r->rows.count, add_payload, NULL);
@@ -106,13 +116,13 @@ static cot_status run_network(cot_runner *r, int64_t layer, int64_t moe_layer, c
         r->results.stats.reduce_ns += r->fabric->ops->now_ns(r->fabric) - began_ns;
     }
     if (status == COT_OK) {
-        cot_runner_rows(r, r->rows.count, add_attention, r->o.whole->layers[layer].output_bias);
+        cot_runner_rows(r, r->rows.count, add_attention, &r->o.whole->layers[layer]);
         status = cot_runner_feed_forward(r, layer, moe_layer, r->rows.branch + home, r->rows.x + home,
                                          r->rows.home1 - r->rows.home0, error);
     }
     if (status != COT_OK) return status;
     if (split) return gather_slices(r, layer, error);
-    cot_runner_rows(r, r->rows.count, add_branch, NULL);
+    cot_runner_rows(r, r->rows.count, add_network, &r->o.whole->layers[layer]);
     return COT_OK;
 }
 

@@ -88,7 +88,7 @@ cot_status cot_runner_feed_forward(cot_runner *r, int64_t layer, int64_t moe_lay
                                    int64_t rows, cot_error *error)
 {
     const cot_layer_weights *w = &r->o.whole->layers[layer];
-    cot_runner_norm(r, w->ffn_norm, x, rows);
+    cot_runner_norm(r, &w->ffn_norm, x, rows);
     if (!w->dense) {
         int64_t place = moe_layer * r->o.step_tokens * r->c->gate.top_k;
         cot_moe_layer moe = cot_runner_moe_layer(r, layer, moe_layer);

@@ -52,7 +52,7 @@ static cot_status gather_hidden(cot_runner *r, const cot_step *step, cot_error *
         int home = r->o.data_parallel ? span->home : 0;
         if (home == own) {
             int64_t first = row + span->tokens - span->logits;
-            cot_runner_norm(r, r->o.whole->final_norm, r->rows.x + first * r->c->hidden, span->logits);
+            cot_runner_norm(r, &r->o.whole->final_norm, r->rows.x + first * r->c->hidden, span->logits);
             memcpy(cot_runner_row(r, r->results.hidden, next[home], r->c->hidden), r->rows.typed,
                    (size_t)span->logits * row_bytes);
             row += span->tokens;
@@ -61,6 +61,21 @@ static cot_status gather_hidden(cot_runner *r, const cot_step *step, cot_error *
     }
     return ranks > 1 ? cot_allgather(r->collectives, r->results.hidden, begin, COT_PHASE_CONTROL, error)
                      : COT_OK;
+}
+
+/* A rank's columns of logits. */
+struct finished {
+    float *logits;
+    const float *bias; // or NULL
+    int64_t columns, stride;
+};
+
+static void finish_logits(cot_runner *r, int64_t row, const void *context)
+{
+    const struct finished *all = context;
+    float *logits = all->logits + row * all->stride;
+    if (all->bias) r->o.kernels->add(logits, all->bias, COT_F32, all->columns);
+    r->o.kernels->scale(logits, COT_F32, logits, r->c->logits_scale, all->columns);
 }
 
 /* Every rank computes its columns of all rows; rank 0 puts them side by side. */
@@ -78,6 +93,10 @@ static void compute_logits(cot_runner *r, const cot_step *step)
     gemm.c = root ? r->results.logits + begin : r->results.columns;
     gemm.c_stride = root ? r->c->vocab : end - begin;
     cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
+    const float *bias = r->o.whole->output_bias;
+    if (!bias && r->c->logits_scale == 1) return;
+    struct finished all = {gemm.c, bias ? bias + begin : NULL, end - begin, gemm.c_stride};
+    cot_runner_rows(r, step->logits, finish_logits, &all);
 }
 
 /* ---- routing ---- */

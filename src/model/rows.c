@@ -56,23 +56,51 @@ void cot_runner_products(cot_runner *r, const void *a, int64_t rows, const cot_p
     cot_matmul(r->o.kernels, r->o.pool, gemms, b->parts);
 }
 
+/* out [H] = the norm of x, which may be `out`. */
+static void norm_into(const cot_runner *r, float *out, const float *x, const cot_norm *norm)
+{
+    const cot_kernels *kernels = r->o.kernels;
+    const int64_t h = r->c->hidden;
+    if (!norm->weight) {
+        kernels->scale(out, COT_F32, x, 1.0f, h);
+        return;
+    }
+    if (norm->bias) {
+        double sum = 0;
+        for (int64_t i = 0; i < h; i++) sum += (double)x[i];
+        const float mean = (float)(sum / (double)h);
+        for (int64_t i = 0; i < h; i++) out[i] = x[i] - mean;
+        x = out;
+    }
+    const float square = kernels->sum_squares(x, h) / (float)h;
+    kernels->scale_by(out, x, 1.0f / sqrtf(square + r->c->norm_eps), norm->weight, h);
+    if (norm->bias) kernels->add(out, norm->bias, COT_F32, h);
+}
+
 struct norm {
-    const float *weight, *x;
+    const cot_norm *norm;
+    const float *x;
 };
 
 static void norm_row(cot_runner *r, int64_t row, const void *context)
 {
     const struct norm *norm = context;
-    int64_t h = r->c->hidden;
-    const float *x = norm->x + row * h;
+    const int64_t h = r->c->hidden;
     float *out = r->rows.normed + row * h;
-    float mean = r->o.kernels->sum_squares(x, h) / (float)h;
-    r->o.kernels->scale_by(out, x, 1.0f / sqrtf(mean + r->c->norm_eps), norm->weight, h);
+    norm_into(r, out, norm->x + row * h, norm->norm);
     r->o.kernels->scale(cot_runner_row(r, r->rows.typed, row, h), r->o.precision.type, out, 1.0f, h);
 }
 
-void cot_runner_norm(cot_runner *r, const float *weight, const float *x, int64_t rows)
+void cot_runner_norm(cot_runner *r, const cot_norm *norm, const float *x, int64_t rows)
 {
-    struct norm norm = {weight, x};
-    cot_runner_rows(r, rows, norm_row, &norm);
+    const struct norm context = {norm, x};
+    cot_runner_rows(r, rows, norm_row, &context);
+}
+
+void cot_runner_finish_branch(const cot_runner *r, float *branch, const float *bias, const cot_norm *after)
+{
+    const int64_t h = r->c->hidden;
+    if (bias) r->o.kernels->add(branch, bias, COT_F32, h);
+    if (after->weight) norm_into(r, branch, branch, after);
+    if (r->c->branch_scale != 1) r->o.kernels->scale(branch, COT_F32, branch, r->c->branch_scale, h);
 }

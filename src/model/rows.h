@@ -25,7 +25,9 @@ void cot_runner_rows(cot_runner *r, int64_t rows,
 void cot_runner_product(cot_runner *r, const void *a, int64_t rows, const cot_packed *b, float *c);
 /* The same of matrices side by side. */
 void cot_runner_products(cot_runner *r, const void *a, int64_t rows, const cot_packed_parts *b, float *c);
-/* rows.normed[i] = RMSNorm(x[i]) weight, rows.typed the same typed, for rows of x [rows][H]. */
-void cot_runner_norm(cot_runner *r, const float *weight, const float *x, int64_t rows);
+/* rows.normed[i] = the norm of x[i], rows.typed the same typed, for rows of x [rows][H]. */
+void cot_runner_norm(cot_runner *r, const cot_norm *norm, const float *x, int64_t rows);
+/* One row of what a branch gives becomes what is added to the residual stream: with the bias (or NULL), normed, multiplied. */
+void cot_runner_finish_branch(const cot_runner *r, float *branch, const float *bias, const cot_norm *after);
 
 #endif

@@ -301,24 +301,31 @@ static void take_update(cot_runner *r, int64_t at, const void *context)
                       r->o.precision.type, h);
 }
 
+struct packing {
+    const cot_norm *after;
+    size_t riding;
+};
+
 static void pack_update(cot_runner *r, int64_t i, const void *context)
 {
-    const struct gathered *g = context;
+    const struct packing *p = context;
     const int64_t h = r->c->hidden;
     float *update = r->homes.update + i * h;
+    cot_runner_finish_branch(r, r->rows.branch + i * h, NULL, p->after);
     r->o.kernels->add(update, r->rows.branch + i * h, COT_F32, h);
-    r->o.kernels->scale(own_block(r, g->riding) + (size_t)i * row_bytes(r), r->o.precision.type, update, 1.0f,
+    r->o.kernels->scale(own_block(r, p->riding) + (size_t)i * row_bytes(r), r->o.precision.type, update, 1.0f,
                         h);
 }
 
 /* ---- the whole way ---- */
 
 /* What attention gives a row at home, and the row with it. */
-static void arrive(cot_runner *r, int64_t i, const void *output_bias)
+static void arrive(cot_runner *r, int64_t i, const void *context)
 {
+    const cot_layer_weights *w = context;
     const int64_t h = r->c->hidden, row = cot_runner_row_at_home(r, i);
     float *update = r->homes.update + i * h, *x = r->homes.x + i * h;
-    if (output_bias) r->o.kernels->add(update, output_bias, COT_F32, h);
+    cot_runner_finish_branch(r, update, w->output_bias, &w->attention_after);
     memcpy(x, r->rows.x + row * h, (size_t)h * sizeof *x);
     r->o.kernels->add(x, update, COT_F32, h);
 }
@@ -334,7 +341,7 @@ cot_status cot_runner_go_home(cot_runner *r, int64_t layer, int64_t *rows, cot_e
         if (status == COT_OK) cot_runner_rows(r, r->rows.count, take_sum, &g);
     }
     *rows = own_rows(r);
-    if (status == COT_OK) cot_runner_rows(r, *rows, arrive, r->o.whole->layers[layer].output_bias);
+    if (status == COT_OK) cot_runner_rows(r, *rows, arrive, &r->o.whole->layers[layer]);
     return status;
 }
 
@@ -376,7 +383,7 @@ static cot_status ask_next_gate(cot_runner *r, int64_t layer, int64_t moe_layer,
     if (next == r->c->layers || !rows) return COT_OK;
     const cot_layer_weights *w = &r->o.whole->layers[next];
     r->o.kernels->add(s->x, r->rows.branch, COT_F32, rows * r->c->hidden);
-    cot_runner_norm(r, w->ffn_norm, s->x, rows);
+    cot_runner_norm(r, &w->ffn_norm, s->x, rows);
     const cot_gate_tokens asked = {.x = r->rows.normed,
                                    .tokens = rows,
                                    .experts = s->asked_experts,
@@ -404,7 +411,7 @@ cot_status cot_runner_return(cot_runner *r, int64_t layer, int64_t moe_layer, co
     struct gathered g = {.riding = riding_bytes(r, r->c->layer[layer].moe)};
     uint8_t *riding = own_block(r, g.riding) + (size_t)rows * row_bytes(r);
     cot_status status = COT_OK;
-    cot_runner_rows(r, rows, pack_update, &g);
+    cot_runner_rows(r, rows, pack_update, &(struct packing){&r->o.whole->layers[layer].ffn_after, g.riding});
     if (g.riding && r->o.pipeline.foresight == COT_FORESIGHT_GATE)
         status = ask_next_gate(r, layer, moe_layer, riding, rows, error);
     else if (g.riding)

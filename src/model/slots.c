@@ -1,4 +1,5 @@
 /* Slots: filled from the checkpoint, found by an epoch's layout, copied from rank to rank a chunk at a time. */
+#include "base/error.h"
 #include "model/runner_state.h"
 
 #include "base/error.h"
@@ -97,6 +98,9 @@ void cot_runner_place(cot_runner *r, const int32_t *words, int64_t count)
 cot_status cot_runner_keep_layers(cot_runner *r, cot_error *error)
 {
     cot_status status = COT_OK;
+    if (r->o.op->keep && r->c->gate.score == COT_GATE_SPARSE_MIXER)
+        return cot_fail(error, COT_UNSUPPORTED, "operator '%s' does not route as %s does: choose another",
+                        r->o.op->name, r->c->architecture);
     for (int64_t l = 0, m = 0; l < r->c->layers && r->o.op->keep && status == COT_OK; l++) {
         if (!r->c->layer[l].moe) continue;
         const cot_moe_layer layer = cot_runner_moe_layer(r, l, m++);

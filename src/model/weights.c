@@ -97,7 +97,7 @@ static cot_packed_parts side_by_side(const struct walk *walk, cot_weight_rule ru
                                      int count, int64_t k, int64_t layer)
 {
     cot_packed_parts to = {0};
-    cot_format format[3], all = COT_FORMATS;
+    cot_format format[sizeof to.part / sizeof *to.part], all = COT_FORMATS;
     for (int i = 0; i < count; i++) {
         format[i] = format_of(walk, rule, sides[i].weight, layer);
         all = i ? cot_format_join(all, format[i]) : format[i];
@@ -158,8 +158,11 @@ static void walk_gqa(const struct walk *walk, cot_attention_weights *w, int64_t 
     cot_loader *load = walk->load;
     int64_t d = c->head_dim, q = w->heads * d, kv = w->kv_heads * d, n = q + 2 * kv, q0 = w->head0 * d,
             kv0 = w->kv_head0 * d;
-    const struct side sides[] = {{COT_WEIGHT_Q, q0, q}, {COT_WEIGHT_K, kv0, kv}, {COT_WEIGHT_V, kv0, kv}};
-    w->input = side_by_side(walk, walk->precision.attention, sides, 3, c->hidden, l);
+    const struct side sides[] = {{COT_WEIGHT_Q, q0, q},
+                                 {COT_WEIGHT_K, kv0, kv},
+                                 {COT_WEIGHT_V, kv0, kv},
+                                 {COT_WEIGHT_ATTENTION_GATE, q0, q}};
+    w->input = side_by_side(walk, walk->precision.attention, sides, c->attention_gated ? 4 : 3, c->hidden, l);
     if (c->qkv_bias) {
         float *bias = cot_arena_take(walk->arena, (size_t)n, sizeof *bias);
         if (bias) {
@@ -168,6 +171,7 @@ static void walk_gqa(const struct walk *walk, cot_attention_weights *w, int64_t 
             cot_loader_read(load, (cot_weight_piece){COT_WEIGHT_V_BIAS, l, 0, 0, 1, kv0, kv}, bias + q + kv);
         }
         w->input_bias = bias;
+        w->input_biases = n;
     }
     if (c->qk_norm == COT_QK_NORM_HEAD) {
         w->q_norm = vector(walk, COT_WEIGHT_Q_NORM, l, 0, d);
@@ -245,6 +249,7 @@ static void walk_mla(const struct walk *walk, cot_attention_weights *w, int64_t 
             cot_loader_read(load, (cot_weight_piece){COT_WEIGHT_KV_A_BIAS, l, 0, 0, 1, 0, latent}, bias + q);
         }
         w->input_bias = bias;
+        w->input_biases = n;
     }
     w->kv_a_norm = vector(walk, COT_WEIGHT_KV_A_NORM, l, 0, c->kv_lora_rank);
     if (c->q_lora_rank) {
@@ -304,6 +309,23 @@ static void walk_moe(const struct walk *walk, cot_layer_weights *w, int64_t l, c
     if (c->shared_gated) w->shared_mix = vector(walk, COT_WEIGHT_SHARED_MIX, l, 0, c->hidden);
 }
 
+static void walk_norms(const struct walk *walk, cot_layer_weights *w, int64_t l)
+{
+    const cot_config *c = walk->config;
+    const int64_t h = c->hidden;
+    if (c->norms != COT_NORMS_AFTER) {
+        w->attention_norm.weight = vector(walk, COT_WEIGHT_ATTENTION_NORM, l, 0, h);
+        w->ffn_norm.weight = vector(walk, COT_WEIGHT_FFN_NORM, l, 0, h);
+    }
+    if (c->norms != COT_NORMS_BEFORE) {
+        w->attention_after.weight = vector(walk, COT_WEIGHT_ATTENTION_AFTER_NORM, l, 0, h);
+        w->ffn_after.weight = vector(walk, COT_WEIGHT_FFN_AFTER_NORM, l, 0, h);
+    }
+    if (!c->layer_norm) return;
+    w->attention_norm.bias = vector(walk, COT_WEIGHT_ATTENTION_NORM_BIAS, l, 0, h);
+    w->ffn_norm.bias = vector(walk, COT_WEIGHT_FFN_NORM_BIAS, l, 0, h);
+}
+
 void cot_whole_weights_walk(cot_whole_weights *weights, const cot_checkpoint *checkpoint,
                             cot_precision precision, const cot_networks *networks, const cot_moe_weights *moe,
                             bool attention, cot_arena *arena, cot_loader *load)
@@ -312,9 +334,8 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_checkpoint *ch
     const cot_config *config = walk.config;
     for (int64_t l = 0; l < config->layers; l++) {
         cot_layer_weights *w = &weights->layers[l];
-        *w = (cot_layer_weights){.attention_norm =
-                                     vector(&walk, COT_WEIGHT_ATTENTION_NORM, l, 0, config->hidden),
-                                 .ffn_norm = vector(&walk, COT_WEIGHT_FFN_NORM, l, 0, config->hidden)};
+        *w = (cot_layer_weights){0};
+        walk_norms(&walk, w, l);
         if (config->output_bias) w->output_bias = vector(&walk, COT_WEIGHT_O_BIAS, l, 0, config->hidden);
         if (config->layer[l].moe)
             walk_moe(&walk, w, l, &networks->shared[l], moe);
@@ -329,7 +350,11 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_checkpoint *ch
                              (cot_weight_piece){COT_WEIGHT_EMBEDDING, 0, 0, row, rows, 0, config->hidden});
         }
     cot_loader_chain(load);
-    weights->final_norm = vector(&walk, COT_WEIGHT_FINAL_NORM, 0, 0, config->hidden);
+    weights->final_norm = (cot_norm){.weight = vector(&walk, COT_WEIGHT_FINAL_NORM, 0, 0, config->hidden)};
+    if (config->layer_norm)
+        weights->final_norm.bias = vector(&walk, COT_WEIGHT_FINAL_NORM_BIAS, 0, 0, config->hidden);
+    weights->output_bias =
+        config->head_bias ? vector(&walk, COT_WEIGHT_OUTPUT_BIAS, 0, 0, config->vocab) : NULL;
     weights->output = matrix(&walk, COT_WEIGHT_OUTPUT, 0, 0, config->vocab, 0, config->hidden,
                              format_of(&walk, precision.head, COT_WEIGHT_OUTPUT, 0));
     if (attention) cot_attention_weights_walk(weights->attention, checkpoint, precision, arena, load);

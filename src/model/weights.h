@@ -10,7 +10,7 @@
 /* One layer's attention: the weights of a range of query heads and of the KV heads that they read. H is the hidden
  * size, d a head's width; q_lora, kv_lora, nope, rope and v are MLA's widths (config.h).
  *
- *   GQA    input   packed [H][q: heads d | k: kv_heads d | v: kv_heads d]
+ *   GQA    input   packed [H][q: heads d | k: kv_heads d | v: kv_heads d], and behind it [heads d] of gates where there are
  *   MLA    input   packed [H][q_lora | kv_lora + rope], or [H][heads (nope + rope) | kv_lora + rope] without q_lora
  *          q_b     packed [q_lora][heads (nope + rope)], or empty without q_lora
  *          absorb  packed [nope][kv_lora], one for each head: takes the nope part of a query to the latent's space
@@ -24,17 +24,25 @@ typedef struct cot_attention_weights {
     cot_packed q_b, output;
     cot_packed absorb, expand;         // of the first head
     size_t absorb_bytes, expand_bytes; // of one head
-    const float *input_bias;           // [input's columns] or NULL
+    const float *input_bias;           // [input_biases] of input's first columns, or NULL
+    int64_t input_biases;
     const float *q_norm, *k_norm;      // [d], or of a norm over the whole width the parts of these heads
     const float *q_a_norm, *kv_a_norm; // MLA
     const float *sinks;                // [heads] or NULL
 } cot_attention_weights;
 
+/* Of RMSNorm, or LayerNorm. weight NULL: nothing is normed. */
+typedef struct cot_norm {
+    const float *weight; // [H]
+    const float *bias;   // [H] or NULL: RMSNorm
+} cot_norm;
+
 typedef struct cot_layer_weights {
-    const float *attention_norm, *ffn_norm; // [H]
-    const float *output_bias;               // [H] or NULL: attention's, added once after the heads' sum
-    const uint8_t *dense;                   // a dense layer's network, else NULL
-    cot_gate gate;                          // an MoE layer's
+    cot_norm attention_norm, ffn_norm;   // of what branches read
+    cot_norm attention_after, ffn_after; // of what they give
+    const float *output_bias;            // [H] or NULL: attention's, added once after the heads' sum
+    const uint8_t *dense;                // a dense layer's network, else NULL
+    cot_gate gate;                       // an MoE layer's
     const uint8_t *shared;
     const float *shared_mix; // [H] or NULL
 } cot_layer_weights;
@@ -45,8 +53,9 @@ typedef struct cot_whole_weights {
     cot_embedding embedding;
     cot_layer_weights *layers;        // [L]
     cot_attention_weights *attention; // [L] all heads (data-parallel attention), or NULL
-    const float *final_norm;          // [H]
-    cot_packed output;                // [H][V]
+    cot_norm final_norm;
+    cot_packed output;        // [H][V]
+    const float *output_bias; // [V] or NULL
 } cot_whole_weights;
 
 /* Sets the head ranges: the query heads that `rank` of `ranks` has, and the KV heads that those read (none on a rank

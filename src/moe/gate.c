@@ -110,6 +110,26 @@ static void choose(uint16_t *experts, const cot_gate *gate, const float *scores)
     }
 }
 
+/* SparseMixer (Liu, Gao, Chen 2023) as it is run: the weight of an expert is a softmax over those experts, without any that was chosen
+ * before it, whose logit s is so near to its own, b, that (b - s) / max(|s|, b) <= 2 jitter. */
+static void mix_sparsely(float *weights, const uint16_t *experts, const cot_gate *gate, const float *logits)
+{
+    for (int64_t k = 0; k < gate->top_k; k++) {
+        const int64_t own = experts[k];
+        const float best = logits[own];
+        float sum = 0;
+        for (int64_t e = 0; e < gate->experts; e++) {
+            const float s = logits[e];
+            bool before = false;
+            for (int64_t j = 0; j < gate->top_k; j++)
+                before = before || (experts[j] == e && (s > best || (s == best && e < own)));
+            if (before || (best - s) / fmaxf(fabsf(s), best) > 2 * gate->jitter) continue;
+            sum += expf(s - best);
+        }
+        weights[k] = 1 / sum;
+    }
+}
+
 /* Routes one token, whose logits become its scores. False where something is not finite. */
 static bool route(uint16_t *experts, float *weights, const cot_kernels *kernels, const cot_gate *gate,
                   float *scores)
@@ -128,6 +148,7 @@ static bool route(uint16_t *experts, float *weights, const cot_kernels *kernels,
     for (int64_t k = 0; k < k_count; k++) weights[k] = scores[experts[k]];
     if (gate->score == COT_GATE_CHOSEN_SOFTMAX)
         kernels->softmax(weights, COT_F32, weights, k_count, 0, k_count, 1, NULL);
+    if (gate->score == COT_GATE_SPARSE_MIXER) mix_sparsely(weights, experts, gate, scores);
     float sum = 0;
     for (int64_t k = 0; k < k_count; k++) sum += weights[k];
     bool finite = true;

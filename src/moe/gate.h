@@ -7,6 +7,7 @@ typedef enum cot_gate_score {
     COT_GATE_SOFTMAX,        // softmax over all experts, then choose (Mixtral, OLMoE, Qwen, DeepSeek-V2)
     COT_GATE_SIGMOID,        // sigmoid of each logit (DeepSeek-V3)
     COT_GATE_CHOSEN_SOFTMAX, // choose by logit, softmax over the chosen (gpt-oss)
+    COT_GATE_SPARSE_MIXER,   // choose by logit; each of the chosen a softmax of its own (Phi-3.5-MoE)
 } cot_gate_score;
 
 enum { COT_MAX_EXPERTS = 65535, COT_MAX_TOP_K = 64, COT_MAX_GROUPS = 64 };
@@ -21,6 +22,8 @@ typedef struct cot_gate {
     cot_gate_group_score group_score;
     bool normalise; // divide the chosen weights by their sum (+ epsilon)
     float epsilon;
+    float
+        jitter; // SPARSE_MIXER: an expert's softmax, without those chosen before it, is over itself and what is nearer to it than twice this, by size
     float scaling;           // routed_scaling_factor, applied last
     const float *weight;     // [E][H] as the operator keeps it; cot_gate_route: packed F32 [H][E]
     const float *bias;       // [E] added to the logits, or NULL

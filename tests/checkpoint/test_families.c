@@ -3,6 +3,7 @@
 #include "harness/cmocka.h"
 #include "harness/checkpoint/config_text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -171,6 +172,88 @@ static void nested(void **state)
     cot_config_clear(&c);
 }
 
+static const char granite[] =
+    "{'architectures': ['GraniteMoeForCausalLM'], 'num_local_experts': 12, " NUMBERS "}";
+static const char hunyuan[] = "{'architectures': ['HunYuanMoEV1ForCausalLM'], 'head_dim': 16, 'num_experts': "
+                              "12, 'moe_topk': [3, 3, 3, 3], "
+                              "'num_shared_expert': [1, 1, 1, 1], " NUMBERS "}";
+static const char phi[] =
+    "{'architectures': ['PhiMoEForCausalLM'], 'num_local_experts': 9, 'rope_scaling': {'type': 'longrope', "
+    "'short_factor': [1, 1, 1.5, 2, 2, 2, 2, 4], 'short_mscale': 1.25, 'original_max_position_embeddings': "
+    "100}, " SMALL ", 'num_attention_heads': 6, 'intermediate_size': 40}";
+static const char afmoe[] = "{'architectures': ['AfmoeForCausalLM'], 'head_dim': 16, 'num_experts': 12, "
+                            "'sliding_window': 20, " NUMBERS "}";
+static const char mistral[] = "{'architectures': ['Mistral4ForCausalLM'], " V3_NUMBERS "}";
+
+static void multipliers(void **state)
+{
+    (void)state;
+    cot_config c = config_accept(
+        granite, "{'embedding_multiplier': 12, 'attention_multiplier': 0.25, 'residual_multiplier': 0.5, "
+                 "'logits_scaling': 8}");
+    assert_true(c.embedding_scale == 12 && c.softmax_scale == 0.25f && c.branch_scale == 0.5f &&
+                c.logits_scale == 0.125f);
+    cot_config_clear(&c);
+    c = config_accept(qwen3,
+                      "{'embedding_multiplier': 12, 'residual_multiplier': 0.5}"); // no fields of its own
+    assert_true(c.embedding_scale == 1 && c.branch_scale == 1 && c.logits_scale == 1);
+    cot_config_clear(&c);
+    c = config_accept(afmoe, "{'mup_enabled': true}");
+    assert_true(c.embedding_scale == sqrtf(96) && c.norms == COT_NORMS_BOTH && c.attention_gated);
+    for (int l = 0; l < 4; l++)
+        assert_true(c.layer[l].window == (l == 3 ? 0 : 20) && c.layer[l].unrotated == (l == 3));
+    cot_config_clear(&c);
+    config_refuse(granite, "{'logits_scaling': 0}", COT_MALFORMED,
+                  "'logits_scaling' is 0, expected a number that is not 0");
+    config_refuse(afmoe,
+                  "{'layer_types': ['sliding_attention', 'full_attention', 'mamba', 'full_attention']}",
+                  COT_UNSUPPORTED, "layer type 'mamba' is not supported");
+    config_refuse(afmoe, "{'num_limited_groups': 2}", COT_UNSUPPORTED, "'num_limited_groups' other than 1");
+}
+
+static void rotations(void **state)
+{
+    (void)state;
+    cot_config c = config_accept(phi, "{}");
+    assert_true(c.max_context == 100 && c.rope_factor == 1.25f && c.layer_norm &&
+                c.gate.score == COT_GATE_SPARSE_MIXER);
+    assert_string_equal(c.context_field, "original_max_position_embeddings");
+    assert_true(fabs((double)c.inverse_frequency[2] - pow(1e4, -4.0 / 16) / 1.5) < 1e-6);
+    assert_true(c.gate.jitter == 0.01f && !c.gate.normalise && !c.head_bias);
+    cot_config_clear(&c);
+    config_refuse(phi,
+                  "{'rope_scaling': {'type': 'longrope', 'short_factor': [1, 2], "
+                  "'original_max_position_embeddings': 100}}",
+                  COT_MALFORMED, "'short_factor' has 2 numbers, expected 8");
+    config_refuse(phi, "{'rope_scaling': {'type': 'longrope', 'original_max_position_embeddings': 100}}",
+                  COT_MALFORMED, "'short_factor'");
+    config_refuse(phi,
+                  "{'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1, 1, 0, 1, 1, 1, 1], "
+                  "'original_max_position_embeddings': "
+                  "100}}",
+                  COT_MALFORMED, "'short_factor' has 0");
+    config_refuse(phi, "{'num_experts_per_tok': 3}", COT_UNSUPPORTED, "'num_experts_per_tok' other than 2");
+    c = config_accept(hunyuan, "{'rope_scaling': {'type': 'dynamic', 'alpha': 1000, 'factor': 1}}");
+    assert_true(fabs((double)c.inverse_frequency[1] * pow(1e4 * pow(1000, 16.0 / 14), 2.0 / 16) - 1) < 1e-5);
+    assert_true(c.qk_norm == COT_QK_NORM_NONE && c.gate.top_k == 3 && c.shared_intermediate == 24);
+    cot_config_clear(&c);
+    config_refuse(hunyuan, "{'rope_scaling': {'type': 'dynamic', 'factor': 2}}", COT_UNSUPPORTED,
+                  "RoPE type 'dynamic'");
+    config_refuse(hunyuan, "{'moe_topk': [3, 3, 2, 3]}", COT_UNSUPPORTED,
+                  "'moe_topk' is not the same in all layers");
+    config_refuse(hunyuan, "{'moe_topk': []}", COT_MALFORMED, "'moe_topk' is a list of no whole numbers");
+    config_refuse(hunyuan, "{'use_cla': true}", COT_UNSUPPORTED, "'use_cla'");
+    c = config_accept(mistral,
+                      "{'rope_parameters': {" YARN ", 'rope_theta': 1e4, 'llama_4_scaling_beta': 0.4}}");
+    assert_true(c.query_beta == 0.4 && c.query_tokens == 32);
+    cot_config_clear(&c);
+    c = config_accept(v3, "{'rope_parameters': {" YARN ", 'rope_theta': 1e4, 'llama_4_scaling_beta': 0.4}}");
+    assert_true(c.query_beta == 0);
+    cot_config_clear(&c);
+    config_refuse(mistral, "{'rope_parameters': {'rope_type': 'default', 'llama_4_scaling_beta': 0.4}}",
+                  COT_MALFORMED, "'llama_4_scaling_beta' needs original_max_position_embeddings");
+}
+
 /* The part of a head that is rotated. */
 static void partial_rotation(void **state)
 {
@@ -213,9 +296,14 @@ static void partial_rotation(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(layers),          cmocka_unit_test(windows),
-                                       cmocka_unit_test(gates),           cmocka_unit_test(fixed),
-                                       cmocka_unit_test(context_is_cut),  cmocka_unit_test(nested),
-                                       cmocka_unit_test(partial_rotation)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(layers),
+                                       cmocka_unit_test(windows),
+                                       cmocka_unit_test(gates),
+                                       cmocka_unit_test(fixed),
+                                       cmocka_unit_test(context_is_cut),
+                                       cmocka_unit_test(nested),
+                                       cmocka_unit_test(partial_rotation),
+                                       cmocka_unit_test(multipliers),
+                                       cmocka_unit_test(rotations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,9 @@ set_tests_properties(engine/test_formats_everywhere PROPERTIES LABELS long TIMEO
 # A million steps of the loop.
 add_test(NAME engine/test_loop_everywhere COMMAND engine_test_loop)
 set_tests_properties(engine/test_loop_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
+# Families at every number of ranks, as threads and as processes.
+add_test(NAME engine/test_golden_families_everywhere COMMAND engine_test_golden_families)
+set_tests_properties(engine/test_golden_families_everywhere PROPERTIES LABELS long TIMEOUT 3000 SKIP_RETURN_CODE 77 ENVIRONMENT COT_LONG=1)
 cot_count_allocations(engine_test_allocations)
 target_link_options(engine_test_bench PRIVATE -Wl,--wrap=cot_bench_draw_expert)
 # What is said of memory against what is touched, over a grid of settings: minutes.

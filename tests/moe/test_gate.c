@@ -206,11 +206,77 @@ static void impossible_gates_are_named(void **state)
     }
 }
 
+/* exp(x[own] - best) over the sum of those that are left: what is masked is -infinity, as its authors write it. NAN: too close to call. */
+static double softmax_of(const double *logits, const bool *gone, int experts, int own, double jitter)
+{
+    double best = -INFINITY, sum = 0;
+    for (int e = 0; e < experts; e++)
+        if (!gone[e] && logits[e] > best) best = logits[e];
+    for (int e = 0; e < experts; e++) {
+        const double size = fabs(logits[e]) > best ? fabs(logits[e]) : best;
+        const double apart = (best - logits[e]) / size - 2 * jitter;
+        if (!gone[e] && fabs(apart) < 1e-5) return NAN;
+        if (!gone[e] && !(apart > 0)) sum += exp(logits[e] - best);
+    }
+    return exp(logits[own] - best) / sum;
+}
+
+/* Two experts, each by a softmax of its own. */
+static void sparse_mixing(void **state)
+{
+    (void)state;
+    enum { E = 9, K = 2, TOKENS = 200 };
+    struct draw draw = {test_seed(), 9, 0};
+    const cot_gate rules = {.hidden = 1,
+                            .experts = E,
+                            .top_k = K,
+                            .score = COT_GATE_SPARSE_MIXER,
+                            .groups = 1,
+                            .group_limit = 1,
+                            .jitter = 0.15f,
+                            .scaling = 1};
+    struct oracle_gate oracle = oracle_gate_new(&rules, true, false, &draw);
+    int shared = 0;
+    oracle_gate_set_weight(&oracle, 0);
+    for (int t = 0; t < TOKENS; t++) {
+        float *logits = draw_floats(&draw, E, t % 2 ? 1 : 5), weights[K], scratch[E], x = 1;
+        uint16_t experts[K];
+        double exact[E];
+        bool gone[E] = {false};
+        if (t % 4 == 3) // of negative ones, too
+            for (int e = 0; e < E; e++) logits[e] -= 9;
+        for (int e = 0; e < E; e++) oracle.bias[e] = logits[e], exact[e] = (double)logits[e];
+        assert_int_equal(cot_gate_route(&(cot_gate_tokens){&x, 0, 1, experts, weights, scratch, false},
+                                        &oracle.gate, best(), NULL, NULL),
+                         COT_OK);
+        int first = 0, second;
+        for (int e = 1; e < E; e++)
+            if (exact[e] > exact[first]) first = e;
+        const double first_weight = softmax_of(exact, gone, E, first, (double)rules.jitter);
+        gone[first] = true;
+        second = first ? 0 : 1;
+        for (int e = 0; e < E; e++)
+            if (e != first && exact[e] > exact[second]) second = e;
+        const double second_weight = softmax_of(exact, gone, E, second, (double)rules.jitter);
+        const bool ordered = first < second;
+        free(logits);
+        if (isnan(first_weight) || isnan(second_weight)) continue;
+        assert_int_equal(experts[!ordered], first);
+        assert_int_equal(experts[ordered], second);
+        near(weights[!ordered], first_weight, 1e-5);
+        near(weights[ordered], second_weight, 1e-5);
+        shared += first_weight < 1;
+    }
+    assert_true(shared > TOKENS / 10 && shared < TOKENS);
+    oracle_gate_free(&oracle);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),
         cmocka_unit_test(ties_take_the_lower_expert),
+        cmocka_unit_test(sparse_mixing),
         cmocka_unit_test(no_tokens),
         cmocka_unit_test(what_is_not_finite_is_refused),
         cmocka_unit_test(large_logits_are_routed),

@@ -6,7 +6,7 @@ target_link_options(server_kv_histories PRIVATE -Wl,--wrap=cot_publisher_send,--
 # The server as clients see it: with Python's own library, and with the openai client.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_EXECUTABLE)
-  foreach(name api refusals life scanners openai chat bench overflow page view moves structured kv_events step_reports mock tls metrics abuse endurance vllm_requests guidellm lm_eval)
+  foreach(name api refusals life scanners openai chat bench overflow page view moves structured kv_events step_reports mock tls metrics abuse endurance vllm_requests guidellm lm_eval families)
     add_test(NAME server/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/test_${name}.py)
     set_tests_properties(server/test_${name} PROPERTIES LABELS server TIMEOUT 1200 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")
@@ -27,8 +27,8 @@ if(Python3_EXECUTABLE)
   set_tests_properties(server/test_abuse_long PROPERTIES LABELS "server;long" TIMEOUT 600 ENVIRONMENT "${environment};COT_ABUSE_SECONDS=60")
   add_test(NAME server/soak COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/soak.py)
   set_tests_properties(server/soak PROPERTIES LABELS "server;long" TIMEOUT 1800 ENVIRONMENT "${environment};COT_SOAK_SECONDS=300")
-  # Thousands of clients; other people's scanners and load generators, the requests of one, and an evaluation harness.
-  set_tests_properties(server/test_endurance server/test_scanners server/test_vllm_requests server/test_guidellm server/test_lm_eval PROPERTIES LABELS "server;long" TIMEOUT 1800)
+  # Thousands of clients; other people's scanners and load generators, the requests of one, an evaluation harness, and a server for each family.
+  set_tests_properties(server/test_endurance server/test_scanners server/test_vllm_requests server/test_guidellm server/test_lm_eval server/test_families PROPERTIES LABELS "server;long" TIMEOUT 1800)
 endif()
 # The test is the server's backend, on its loop.
 if(TARGET server_test_answers)

@@ -15,12 +15,13 @@ static int run(const void *context)
     const settings *s = context;
     if (!s->json) {
         for (const cot_architecture *a = cot_architectures(); a->name; a++)
-            printf("%-24s %s\n", a->name, a->description);
+            printf("%-27s %-22s %s\n", a->name, a->tested, a->description);
         return CLI_EXIT_OK;
     }
     json_t *list = json_array();
     for (const cot_architecture *a = cot_architectures(); a->name; a++)
-        json_array_append_new(list, json_pack("{s:s, s:s}", "name", a->name, "description", a->description));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", a->name, "description",
+                                              a->description, "tested", a->tested));
     int failed = json_dumpf(list, stdout, JSON_INDENT(2));
     json_decref(list);
     printf("\n");
@@ -39,7 +40,10 @@ static const char *const examples[] = {"coterie models", "coterie models --json"
 const cli_command cli_cmd_models = {
     .name = "models",
     .summary = "list the architectures that this build runs",
-    .details = "An architecture is what the first entry of \"architectures\" in a model's config.json names.",
+    .details = "An architecture is what the first entry of \"architectures\" in a model's config.json names. "
+               "Beside it stands what it\n"
+               "is tested with: a small checkpoint, or that and the same in GGUF, of which others computed "
+               "the logits.",
     .examples = examples,
     .options = {groups, NULL},
     .settings_bytes = sizeof(settings),

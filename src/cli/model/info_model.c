@@ -128,7 +128,7 @@ static void print_text(const cot_model_info *m, const cot_model_files *files, co
     printf("hidden        %" PRId64 ", %" PRId64 " query heads, %" PRId64 " KV heads\n", m->hidden, m->heads,
            m->kv_heads);
     printf("context       %" PRId64 " tokens", m->context_tokens);
-    if (m->context_field) printf(", up to where its sparse attention is dense ('%s')", m->context_field);
+    if (m->context_field) printf(", cut at its '%s'", m->context_field);
     putchar('\n');
     printf("vocabulary    %" PRId64 ", ", m->vocab);
     if (tokenizer)

@@ -1,0 +1,69 @@
+"""Every family that golden/families has is served once: the likeliest ids of its small checkpoint, over HTTP."""
+
+import json
+import os
+import pathlib
+import struct
+import sys
+import tempfile
+import unittest
+
+from serving import SOURCE, Server
+
+FAMILIES = pathlib.Path(os.environ["COT_SHARED"]) / "golden/families"
+VOCABULARY = 331
+ABSENT = "qwen3-next qwen3-5-moe qwen3-5-moe-text lfm2-moe nemotron-h nemotron-h-latent bailing-hybrid jetmoe gemma4-moe".split()
+
+
+def tensor(path, name):
+    """Of 32-bit whole numbers."""
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8 : 8 + length])[name]["data_offsets"]
+    return list(struct.unpack(f"<{(end - begin) // 4}i", data[8 + length + begin : 8 + length + end]))
+
+
+def model_of(family, folder):
+    """A folder with the family's files, and a tokenizer that has a token for each of its ids."""
+    tokenizer = json.loads((SOURCE / "tests/golden/formats/tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    for token in range(len(vocabulary), VOCABULARY):
+        vocabulary[f"token{token}"] = token
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for name in "config.json", "model.safetensors":
+        (folder / name).symlink_to(family / name)
+    return folder
+
+
+class Families(unittest.TestCase):
+    def test_likeliest_ids(self):
+        folders = [f for f in sorted(FAMILIES.iterdir()) if f.is_dir() and f.name not in ABSENT]
+        self.assertGreaterEqual(len(folders), 24)
+        for number, family in enumerate(folders):
+            with self.subTest(family.name), tempfile.TemporaryDirectory() as folder:
+                model = model_of(family, pathlib.Path(folder))
+                options = ["--precision", "fp32", "--ranks", 1 + number % 2, "--attention", ("tp", "dp")[number // 2 % 2]]
+                with Server(*options, model=model) as server:
+                    self.ask(server, family)
+
+    def ask(self, server, family):
+        answers = family / "expected.safetensors"
+        for q in "01":
+            greedy = tensor(answers, f"greedy.{q}")
+            prompt = tensor(answers, f"ids.{q}")[: -len(greedy)]
+            body = {"model": "tiny", "prompt": prompt, "max_tokens": len(greedy), "temperature": 0, "return_token_ids": True}
+            status, answer = server.post("/v1/completions", body)
+            if family.name.endswith("-beyond"):  # sparse attention would be needed
+                self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
+                self.assertIn("this model's context is 20 tokens", answer["error"]["message"])
+                self.assertEqual(json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"], 20)
+                continue
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["token_ids"], greedy, family.name)
+
+
+if __name__ == "__main__":
+    if not FAMILIES.is_dir():
+        print(f"SKIPPED: there is no '{FAMILIES}'")
+        sys.exit(77)
+    unittest.main()
