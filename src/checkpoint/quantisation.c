@@ -128,6 +128,49 @@ static void resolve_gptq(cot_config *config, cot_fields *in)
     check_dynamic(q, in);
 }
 
+/* auto-round's list of modules that are other than the rest: what it leaves in 16 bits tensors tell. */
+static void check_extra(const cot_quantisation *q, cot_fields *in)
+{
+    const json_t *modules = cot_fields_get(in, "extra_config");
+    const char *name;
+    json_t *object;
+    if (!cot_fields_has(in, "extra_config")) return;
+    if (!json_is_object(modules)) cot_fields_mistyped(in, "extra_config", modules, "an object");
+    json_object_foreach((json_t *)(uintptr_t)modules, name, object)
+    {
+        cot_fields module = {object, in->name, in->status, in->error};
+        const bool whole = cot_fields_integer(&module, "bits", q->bits, 1, 32) >= 16;
+        const char *key = whole ? NULL : overridden(q, &module);
+        in->status = module.status;
+        if (key)
+            cot_fields_refuse(
+                in, COT_UNSUPPORTED,
+                "auto-round with %s of its own for some modules ('extra_config' says '%.60s') is "
+                "not supported",
+                key, name);
+    }
+}
+
+/* auto-round in GPTQ's packing, zero points less one. */
+static void resolve_auto_round(cot_config *config, cot_fields *in)
+{
+    static const char own[] = "auto_round:auto_gptq";
+    cot_quantisation *q = &config->quantisation;
+    const char *packing = cot_fields_text(in, "packing_format", own),
+               *type = cot_fields_text(in, "data_type", "int");
+    q->method = COT_QUANTISED_GPTQ;
+    resolve_bits_and_group(config, in);
+    q->symmetric = read_switch(in, "sym", true);
+    q->ones_less = true;
+    if (strcmp(packing, own) != 0)
+        cot_fields_refuse(in, COT_UNSUPPORTED, "auto-round packing_format '%.40s' is not supported (%s is)",
+                          packing, own);
+    if (strcmp(type, "int") != 0)
+        cot_fields_refuse(in, COT_UNSUPPORTED, "auto-round data_type '%.40s' is not supported (int is)",
+                          type);
+    check_extra(q, in);
+}
+
 static void resolve_awq(cot_config *config, cot_fields *in)
 {
     static const char *const keys[] = {"version", "format", "checkpoint_format"}; // of other years
@@ -284,20 +327,18 @@ static void resolve_method(cot_config *config, cot_fields *in, const char *metho
     static const struct {
         const char *method;
         void (*resolve)(cot_config *config, cot_fields *in);
-    } methods[] = {{"fp8", resolve_fp8},
-                   {"mxfp4", resolve_mxfp4},
-                   {"gptq", resolve_gptq},
-                   {"awq", resolve_awq},
-                   {"compressed-tensors", resolve_compressed}};
+    } methods[] = {
+        {"fp8", resolve_fp8}, {"mxfp4", resolve_mxfp4},           {"gptq", resolve_gptq},
+        {"awq", resolve_awq}, {"auto-round", resolve_auto_round}, {"compressed-tensors", resolve_compressed}};
     enum { METHODS = sizeof methods / sizeof *methods };
     method = cot_fields_text(in, "quant_method", method);
     size_t m = 0;
     while (m < METHODS && strcmp(method, methods[m].method) != 0) m++;
     if (m == METHODS)
-        cot_fields_refuse(
-            in, COT_UNSUPPORTED,
-            "quantisation '%.40s' is not supported (fp8, mxfp4, gptq, awq and compressed-tensors are)",
-            method);
+        cot_fields_refuse(in, COT_UNSUPPORTED,
+                          "quantisation '%.40s' is not supported (fp8, mxfp4, gptq, awq, auto-round and "
+                          "compressed-tensors are)",
+                          method);
     else if (config->family->stacked && strcmp(method, "fp8") != 0 && strcmp(method, "mxfp4") != 0)
         cot_fields_refuse(in, COT_UNSUPPORTED, "quantisation '%s' is not supported in %s (fp8 and mxfp4 are)",
                           method, config->family->model_type);

@@ -282,6 +282,16 @@ static void quantisations(void **state)
         assert_true(c.quantisation.bits == 4 && !c.quantisation.group && c.quantisation.symmetric);
         cot_config_clear(&c);
     }
+    c = config_accept(
+        qwen3,
+        "{'quantization_config': {'quant_method': 'auto-round', 'bits': 4, 'group_size': 64, 'sym': false, "
+        "'packing_format': 'auto_round:auto_gptq', 'data_type': 'int', 'extra_config': {'lm_head': {'bits': "
+        "16, "
+        "'data_type': 'float'}, 'up': {'bits': 4, 'group_size': 64, 'sym': false}}}}");
+    assert_true(c.quantisation.method == COT_QUANTISED_GPTQ && c.quantisation.ones_less &&
+                c.quantisation.bits == 4 && c.quantisation.group == 64 && !c.quantisation.symmetric &&
+                !c.quantisation.reordered);
+    cot_config_clear(&c);
     c = config_accept(qwen3, "{'quantization_config': {'quant_method': 'awq', 'zero_point': null}}");
     cot_config_clear(&c);
     c = config_accept(oss, "{'quantization_config': {'quant_method': 'mxfp4'}}");

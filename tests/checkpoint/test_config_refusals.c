@@ -59,7 +59,17 @@ static void refusals(void **state)
         {qwen3, "{'rope_parameters': {'partial_rotary_factor': 0.5}}", COT_UNSUPPORTED,
          "'partial_rotary_factor'"},
         {qwen3, "{'quantization_config': {'quant_method': 'hqq'}}", COT_UNSUPPORTED,
-         "quantisation 'hqq' is not supported (fp8, mxfp4, gptq, awq and compressed-tensors are)"},
+         "quantisation 'hqq' is not supported (fp8, mxfp4, gptq, awq, auto-round and compressed-tensors "
+         "are)"},
+#define AUTO_ROUND(text)                                                                                     \
+    "{'quantization_config': {'quant_method': 'auto-round', 'bits': 4, 'group_size': 64, " text "}}"
+        {qwen3, AUTO_ROUND("'packing_format': 'auto_round:auto_awq'"), COT_UNSUPPORTED,
+         "auto-round packing_format 'auto_round:auto_awq' is not supported (auto_round:auto_gptq is)"},
+        {qwen3, AUTO_ROUND("'data_type': 'mx_fp'"), COT_UNSUPPORTED, "auto-round data_type 'mx_fp'"},
+        {qwen3, AUTO_ROUND("'extra_config': {'head': {'bits': 16}, 'up': {'bits': 8}}"), COT_UNSUPPORTED,
+         "auto-round with bits of its own for some modules ('extra_config' says 'up')"},
+        {qwen3, AUTO_ROUND("'extra_config': [1]"), COT_MALFORMED,
+         "'extra_config' is a list, expected an object"},
         {qwen3, "{'quantization_config': {'quant_method': 'gptq', 'bits': 3}}", COT_UNSUPPORTED,
          "weights of 3 bits"},
         {qwen3, "{'quantization_config': {'quant_method': 'gptq', 'bits': 4, 'checkpoint_format': 'marlin'}}",

@@ -248,6 +248,10 @@ static void told_beside(void **state)
         {7, "quant_config.json",
          "{\"zero_point\": true, \"q_group_size\": 64, \"w_bit\": 4, \"version\": \"GEMM\"}"},
         {7, "quantize_config.json", "{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64}"},
+        {1, "quantize_config.json",
+         "{\"quant_method\": \"auto-round\", \"packing_format\": \"auto_round:auto_gptq\", \"bits\": 4, "
+         "\"group_size\": 64, "
+         "\"sym\": false}"},
     };
     uint64_t seed = test_seed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

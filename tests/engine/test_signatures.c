@@ -52,7 +52,8 @@ static void prompts_are_foretold_by_their_last_tokens(void **state)
     for (int i = 0; i < PROMPTS; i++) {
         const int64_t n = 1 + (int64_t)(draw(&seed) % (i % 2 ? MOST : 3)),
                       begin = n > COT_ENGINE_SIGNATURE_TOKENS ? n - COT_ENGINE_SIGNATURE_TOKENS : 0;
-        int32_t *ids = drawn_ids(n, i % 4 ? engine->info.vocab : 1 << 30, &seed); // ids that none has learnt, too
+        int32_t *ids =
+            drawn_ids(n, i % 4 ? engine->info.vocab : 1 << 30, &seed); // ids that none has learnt, too
         int64_t known = 0;
         for (int64_t t = begin; t < n; t++) known += of_one(one, engine->signatures.tables, 0, ids[t]);
         unknown += !known;
@@ -63,7 +64,8 @@ static void prompts_are_foretold_by_their_last_tokens(void **state)
                 if (of_one(one, engine->signatures.tables, l, ids[t]))
                     for (int32_t e = 0; e < experts; e++) sum[e] += (double)one[e];
             for (int32_t e = 0; e < experts; e++)
-                assert_true(fabs(share[l * experts + e] / 255.0 - fmin(sum[e] / (double)known, 1)) < 0.51 / 255);
+                assert_true(fabs(share[l * experts + e] / 255.0 - fmin(sum[e] / (double)known, 1)) <
+                            0.51 / 255);
             free(sum);
         }
         free(ids);

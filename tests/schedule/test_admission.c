@@ -130,7 +130,8 @@ static void end(struct history *h, struct known *list, int *count, int i)
 static void step(struct history *h)
 {
     const cot_step step = cot_scheduler_plan(&h->s);
-    for (int i = h->runs - 1; i >= 0; i--) { // who was preempted is the first of all now; of several who ran longest
+    for (int i = h->runs - 1; i >= 0;
+         i--) { // who was preempted is the first of all now; of several who ran longest
         const cot_request_state *r = cot_scheduler_find(&h->s, h->running[i].id);
         if (r->row >= 0) continue;
         memmove(h->queue + 1, h->queue, (size_t)h->waiting * sizeof *h->queue);
@@ -159,22 +160,22 @@ static void step(struct history *h)
 
 static void run(struct history *h, bool by_experts, int steps, uint64_t *seed)
 {
-    const cot_scheduler_limits limits = {
-        .sequences = 1 + (int64_t)(draw(seed) % 5),
-        .pages = 5 + (int64_t)(draw(seed) % 6),
-        .step_tokens = STEP,
-        .step_logits = STEP,
-        .step_maps = cot_scheduler_step_maps(STEP, 5, CONTEXT, BLOCK),
-        .homes = 1,
-        .block = draw(seed) % 2 ? BLOCK : 0,
-        .max_wait_steps = 8,
-        .foresight = {by_experts ? CELLS : 0, expect, h->shares}};
+    const cot_scheduler_limits limits = {.sequences = 1 + (int64_t)(draw(seed) % 5),
+                                         .pages = 5 + (int64_t)(draw(seed) % 6),
+                                         .step_tokens = STEP,
+                                         .step_logits = STEP,
+                                         .step_maps = cot_scheduler_step_maps(STEP, 5, CONTEXT, BLOCK),
+                                         .homes = 1,
+                                         .block = draw(seed) % 2 ? BLOCK : 0,
+                                         .max_wait_steps = 8,
+                                         .foresight = {by_experts ? CELLS : 0, expect, h->shares}};
     assert_int_equal(cot_scheduler_open(&h->s, &limits, NULL), COT_OK);
     h->waiting = h->runs = 0;
     for (int k = 0; k < KINDS; k++)
         for (int c = 0; c < CELLS; c++) h->shares[k][c] = (uint8_t)(draw(seed) % 256);
     for (int i = 0; i < steps || h->waiting + h->runs; i++) {
-        for (int n = (int)(draw(seed) % 4); n && i < steps && h->waiting + h->runs < MOST - 8; n--) submit(h, seed);
+        for (int n = (int)(draw(seed) % 4); n && i < steps && h->waiting + h->runs < MOST - 8; n--)
+            submit(h, seed);
         if (draw(seed) % 16 == 0 && h->waiting)
             end(h, h->queue, &h->waiting, (int)(draw(seed) % (uint64_t)h->waiting));
         if (draw(seed) % 4 == 0 && h->runs)
