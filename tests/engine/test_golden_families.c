@@ -1,5 +1,5 @@
 /* Families that others' code computed (golden/families): logits, routing and the likeliest ids of each, with both kinds of attention, at
- * several numbers of ranks, as threads and as processes. The short way takes two settings of each; COT_LONG takes all. */
+ * several numbers of ranks, as threads and as processes. The short way takes three settings of each; COT_LONG takes all. */
 #include "harness/cmocka.h"
 #include "harness/engine/answers.h"
 #include "harness/engine/golden.h"
@@ -54,13 +54,14 @@ static void compare(struct answers *a, const char *name)
     static const struct setting settings[] = {
         {.ranks = 2, .attention = "tp", .kv_tokens = 256},
         {.ranks = 2, .attention = "dp", .kv_tokens = 256},
+        {.ranks = 2, .attention = "tp", .pipeline = "s-moe", .kv_tokens = 256},
         {.ranks = 1, .attention = "tp", .kv_tokens = 256},
         {.ranks = 4, .attention = "tp", .kv_tokens = 256},
         {.ranks = 4, .attention = "dp", .kv_tokens = 256},
         {.ranks = 4, .processes = true, .attention = "tp", .kv_tokens = 256},
         {.ranks = 2, .processes = true, .attention = "dp", .kv_tokens = 256},
         {.ranks = 4, .attention = "tp", .pipeline = "s-moe", .kv_tokens = 256}};
-    const size_t count = getenv("COT_LONG") ? sizeof settings / sizeof *settings : 2;
+    const size_t count = getenv("COT_LONG") ? sizeof settings / sizeof *settings : 3;
     for (size_t s = 0; s < count; s++) answers_compare(a, &settings[s]);
     printf("%-20s worst logit %.1e, worst weight %.1e\n", name, a->worst_logit, a->worst_weight);
 }
