@@ -3,6 +3,7 @@
 #define COTERIE_COTERIE_H
 
 #include "coterie/access.h"
+#include "coterie/bench_drift.h"
 #include "coterie/bench_fabric.h"
 #include "coterie/bench_kernels.h"
 #include "coterie/bench_moe.h"

@@ -31,6 +31,7 @@
     X(bench_router) \
     X(bench_schedule) \
     X(bench_signature) \
+    X(bench_drift) \
     X(info) \
     X(models) \
     X(man) \

@@ -25,11 +25,11 @@ add_test(NAME cli/test_manual COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_manua
 set_tests_properties(cli/test_manual PROPERTIES LABELS cli TIMEOUT 600)
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)
-  foreach(name terminal grouping_table pages examples bench_serve bench_router eval_windows group replay bench_pipeline convert stored paper_smoe)
+  foreach(name terminal grouping_table pages examples bench_serve bench_router bench_drift eval_windows group replay bench_pipeline convert stored paper_smoe)
     add_test(NAME cli/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_${name}.py)
   endforeach()
   add_test(NAME cli/test_examples_bench COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_examples.py --bench)
-  set_tests_properties(cli/test_terminal cli/test_grouping_table cli/test_pages cli/test_examples cli/test_examples_bench cli/test_bench_serve cli/test_bench_router cli/test_eval_windows cli/test_group cli/test_replay cli/test_bench_pipeline cli/test_convert cli/test_stored cli/test_paper_smoe PROPERTIES LABELS cli TIMEOUT 1200 ENVIRONMENT
+  set_tests_properties(cli/test_terminal cli/test_grouping_table cli/test_pages cli/test_examples cli/test_examples_bench cli/test_bench_serve cli/test_bench_router cli/test_bench_drift cli/test_eval_windows cli/test_group cli/test_replay cli/test_bench_pipeline cli/test_convert cli/test_stored cli/test_paper_smoe PROPERTIES LABELS cli TIMEOUT 1200 ENVIRONMENT
     "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR}")
   set_tests_properties(cli/test_examples PROPERTIES PROCESSORS 2)
   set_tests_properties(cli/test_examples_bench PROPERTIES LABELS "cli;long" TIMEOUT 3600)
