@@ -72,7 +72,8 @@ static double sends_of(const cot_rebalance_search *s, int32_t token)
     uint64_t reached = 0;
     for (int32_t k = 0; k < s->o->top_k; k++) {
         const uint64_t ranks = s->now[experts[k]];
-        if (!(ranks & bit(home))) reached |= bit(nth(ranks, (home + token) % count(ranks)));
+        if (ranks & bit(home)) continue;
+        reached |= ranks & (ranks - 1) ? bit(nth(ranks, (home + token) % count(ranks))) : ranks;
     }
     if (!s->distance) return count(reached);
     double sends = 0;
