@@ -76,7 +76,7 @@ cot_dialect_look cot_dialect_step_harmony(cot_dialect_parser *p)
 {
     size_t at = p->at, next = at;
     mark m = NONE;
-    if (p->state == BEFORE && !p->has_content &&
+    if (p->state == BEFORE && !p->has_content && !p->gap.bytes &&
         !p->had_marker) { // the header that the prompt has begun goes on
         const cot_dialect_marker to = {" to=", 4, false};
         const cot_dialect_look look = cot_dialect_match(p, &to, at, &next);

@@ -109,15 +109,15 @@ static cot_dialect_look step_open(cot_dialect_parser *p)
 {
     if (!p->function.text) return step_bare_name(p);
     size_t at = p->at, next;
-    if (p->is_announced) p->begin = p->at;
+    if (p->done) p->begin = p->at;
     if (cot_dialect_skip_space(p, &at) != COT_DIALECT_NO) return COT_DIALECT_MORE;
     cot_dialect_look look = cot_dialect_match(p, &p->function, at, &next);
     if (look == COT_DIALECT_YES) return go(p, IN_NAME, next);
     if (look == COT_DIALECT_MORE) return look;
-    look = p->is_announced ? cot_dialect_match(p, &p->call_end, at, &next) : COT_DIALECT_NO;
+    look = p->done ? cot_dialect_match(p, &p->call_end, at, &next) : COT_DIALECT_NO;
     if (look == COT_DIALECT_MORE) return look;
     if (look == COT_DIALECT_YES) return end_call(p, next, false);
-    return p->is_announced ? end_call(p, at, true) : fault(p, at);
+    return p->done ? end_call(p, at, true) : fault(p, at);
 }
 
 static cot_dialect_look step_name(cot_dialect_parser *p)
@@ -126,12 +126,7 @@ static cot_dialect_look step_name(cot_dialect_parser *p)
     size_t next;
     const cot_dialect_look look = take_word(p, &p->name, &end, &next);
     if (look == COT_DIALECT_MORE) return look;
-    if (look == COT_DIALECT_NO || !cot_dialect_is_name(p->name.data, p->name.bytes)) {
-        if (!p->is_announced) return fault(p, p->at);
-        cot_dialect_say_raw(p, p->begin, p->at); // calls before stand
-        p->unread++;
-        return end_call(p, p->at, true);
-    }
+    if (look == COT_DIALECT_NO || !cot_dialect_is_name(p->name.data, p->name.bytes)) return fault(p, p->at);
     announce(p);
     return go(p, BODY, next);
 }
@@ -154,6 +149,8 @@ static cot_dialect_look step_body(cot_dialect_parser *p)
         if (tags[i].state == IN_KEY) return go(p, IN_KEY, next);
         cot_dialect_argue(p, "}", 1);
         if (tags[i].state == COT_DIALECT_IN_TEXT) return end_call(p, next, false);
+        p->done++;
+        p->is_announced = false;
         p->begin = at;
         return go(p, tags[i].state, next);
     }
@@ -299,12 +296,8 @@ cot_dialect_look cot_dialect_step_markup(cot_dialect_parser *p)
 
 void cot_dialect_over_markup(cot_dialect_parser *p)
 {
+    if (p->state == OPEN && p->done) p->is_announced = true; // all calls are told
     if (!p->is_announced || p->state == OPEN) return;
-    if (p->state == IN_NAME) { // of a further call
-        cot_dialect_say_raw(p, p->begin, p->in.bytes);
-        p->unread++;
-        return;
-    }
     if (p->state == IN_VALUE) {
         if (p->is_cut) { // as far as it came
             if (!is_text(p)) cot_dialect_argue(p, p->early.data, p->early.bytes);

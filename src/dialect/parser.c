@@ -187,7 +187,7 @@ void cot_dialect_begin_call(cot_dialect_parser *p, size_t begin, size_t at, bool
     p->state = COT_DIALECT_IN_CALL;
     p->is_bare = is_bare;
     p->is_announced = p->has_name = p->has_arguments = p->is_list = p->ends_loosely = false;
-    p->items = 0;
+    p->items = p->done = 0;
     p->kind = 0;
     p->tool = NULL;
     p->scan = (cot_dialect_scan){0};
@@ -414,6 +414,7 @@ static cot_dialect_look step_text(cot_dialect_parser *p)
     case AT_SECTION:
         p->in_reasoning = false;
         p->in_section = true;
+        p->is_announced = false;
         p->state = COT_DIALECT_IN_SECTION;
         p->begin = at;
         break;

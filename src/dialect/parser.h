@@ -65,6 +65,7 @@ struct cot_dialect_parser {
         call_id; // early: arguments before the name is known, or a value before its type is
     bool has_name, has_arguments;
     size_t items;       // arguments of MARKUP so far; calls of a list
+    size_t done;        // MARKUP: calls before, between the same markers
     unsigned types;     // of the value under way
     bool is_list;       // OBJECTS: in brackets
     int kind;           // HARMONY: what the message under way is
