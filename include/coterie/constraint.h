@@ -57,6 +57,19 @@ void cot_constraint_compiler_close(cot_constraint_compiler *compiler);
  * OUT_OF_MEMORY. Thread-safe. */
 cot_status cot_constraint_compile(cot_constraint **constraint, const cot_constraint_compiler *compiler,
                                   cot_constraint_kind kind, const char *text, size_t bytes, cot_error *error);
+/* How a model's text has its reasoning. */
+typedef struct cot_constraint_reasoning {
+    int64_t vocab;  /* ids of the model */
+    int32_t begin;  /* the token that begins it, which a text may begin with; -1: there is none */
+    int32_t end;    /* the token that ends it */
+    bool is_opened; /* the text begins within it */
+    int64_t budget; /* most tokens of it, behind which its end alone may come; -1: any number */
+} cot_constraint_reasoning;
+/* A constraint that lets reasoning come first, and is `behind` from behind its end on; NULL: anything may come there, at any time the
+ * text's end too. Takes `behind` over, also on failure. `*constraint` is the caller's, NULL on failure. Errors: INVALID_ARGUMENT (tokens
+ * that are not in the vocabulary), OUT_OF_MEMORY. */
+cot_status cot_constraint_behind_reasoning(cot_constraint **constraint, const cot_constraint_reasoning *how,
+                                           cot_constraint *behind, cot_error *error);
 /* Another one in the same state, the caller's; NULL on failure. Errors: OUT_OF_MEMORY. */
 cot_status cot_constraint_copy(cot_constraint **copy, const cot_constraint *constraint, cot_error *error);
 /* Which tokens may come next: bit t % 32 of word t / 32 for token t, [(vocab + 31) / 32] words that are there until the next call
