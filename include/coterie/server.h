@@ -39,6 +39,9 @@ typedef struct cot_server_options {
      * them, and nobody is asked for a key. */
     const char *kv_events_config;
     bool kv_events_no_auth;
+    /* The family in whose format calls of tools, and reasoning, are read out of the model's text: a name of docs/SERVING.md's list, "none", or
+     * "auto" or NULL, the default: what the chat template writes. */
+    const char *tool_call_parser, *reasoning_parser;
     /* Where reports of steps are published over ZeroMQ, "tcp://ADDRESS:PORT". Addresses that other machines reach need
      * `kv_events_no_auth`, too. NULL, the default: nowhere. */
     const char *step_reports_endpoint;

@@ -264,6 +264,8 @@ static void count_choice(const cot_answer *a, cot_choice *c)
         cot_metrics_time(m, COT_TIME_DECODE, c->last_ns - c->first_ns);
         cot_metrics_time(m, COT_TIME_INFERENCE, c->last_ns - c->admitted_ns);
     }
+    m->calls += c->said.call_count;
+    m->unread_calls += cot_said_unread(&c->said);
     c->is_counted = true;
     count_longest(a, c);
     const int64_t tokens = c->generated - c->job.request.output_tokens; // those before were another request's

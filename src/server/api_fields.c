@@ -172,10 +172,10 @@ static const struct refused {
     unsigned kinds;
     bool (*off)(const json_t *value); // further values that ask for nothing; NULL: none
 } refused[] = {
-    {"tools", BOTH, NULL},
-    {"tool_choice", BOTH, says_auto}, // without tools it chooses none
-    {"functions", BOTH, NULL},
-    {"function_call", BOTH, says_auto},
+    {"tools", COMPLETION, NULL},
+    {"tool_choice", COMPLETION, says_auto}, // without tools it chooses none
+    {"functions", COMPLETION, NULL},
+    {"function_call", COMPLETION, says_auto},
     {"structural_tag", BOTH, NULL},
     {"modalities", BOTH, says_text},
     {"audio", BOTH, NULL},
@@ -217,10 +217,12 @@ static const struct known {
            "skip_special_tokens truncate_prompt_tokens echo return_token_ids cache_salt continue_token_ids "
            "response_format structured_outputs json_schema regex ebnf grammar "},
     {COMPLETION, " prompt "},
-    {CHAT, " top_logprobs max_completion_tokens reasoning_effort "},
+    {CHAT, " top_logprobs max_completion_tokens reasoning_effort include_reasoning thinking_token_budget "
+           "tool_choice functions function_call "},
     {CHAT | TOKENIZE,
      " messages documents add_generation_prompt continue_final_message chat_template_kwargs "},
-    {TOKENIZE, " prompt tools return_token_strs "},
+    {CHAT | TOKENIZE, " tools "},
+    {TOKENIZE, " prompt return_token_strs tool_choice "},
     {BOTH | TOKENIZE, " add_special_tokens "},
     {DETOKENIZE, " tokens "},
     {BOTH | TOKENIZE | DETOKENIZE,

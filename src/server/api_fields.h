@@ -30,7 +30,7 @@ enum { COT_API_ANY_ID = INT32_MAX }; // the vocabulary of those who do not care:
 bool cot_api_read_ids(cot_api_ids *ids, const json_t *array, const char *name, int64_t vocab,
                       cot_api_error *error);
 
-/* Refuses what is asked for and not there (tools, images, ...), by name. */
+/* Refuses what is asked for and not there (images, beam search, ...), by name. */
 bool cot_api_check_refused(const json_t *object, cot_api_kind kind, cot_api_error *error);
 /* Writes the names of members that nobody here knows, comma-separated, cut to `bytes`. */
 void cot_api_list_unknown(char *names, size_t bytes, const json_t *object, cot_api_kind kind);

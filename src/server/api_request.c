@@ -5,6 +5,7 @@
 #include "base/json_load.h"
 #include "server/api_fields.h"
 #include "server/constraints.h"
+#include "server/tools.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -62,6 +63,7 @@ typedef struct number_field {
 static const number_field numbers[] = {
     {"n", AT(n), true, 1, COT_API_MAX_N},
     {"min_tokens", AT(sampling.min_tokens), true, 0, INT32_MAX},
+    {"thinking_token_budget", AT(thinking_token_budget), true, 0, INT32_MAX},
     {"truncate_prompt_tokens", AT(truncate_prompt_tokens), true, -1, INT32_MAX},
     {"temperature", AT(sampling.temperature), false, 0, 1e6},
     {"top_p", AT(sampling.top_p), false, DBL_MIN, 1},
@@ -87,6 +89,7 @@ static const switch_field switches[] = {
     {"skip_special_tokens", AT(skip_special_tokens)},
     {"add_special_tokens", AT(add_special_tokens)},
     {"continue_final_message", AT(continue_final_message)},
+    {"include_reasoning", AT(include_reasoning)},
 };
 
 static bool read_simple(cot_api_request *r, cot_api_error *error)
@@ -328,7 +331,7 @@ static bool read_conversation(cot_api_request *r, cot_api_error *error)
     if (kwargs && !json_is_object(kwargs))
         return cot_api_mistyped(error, "chat_template_kwargs", kwargs, "an object");
 
-    r->conversation = json_pack("{s:O}", "messages", messages);
+    r->conversation = json_pack("{s:o}", "messages", cot_api_tool_messages(messages));
     json_t *variables = kwargs ? json_copy((json_t *)kwargs) : json_object();
     const char *effort = NULL;
     bool good = r->conversation && variables;
@@ -338,12 +341,10 @@ static bool read_conversation(cot_api_request *r, cot_api_error *error)
         return false;
     }
     if (good && effort) good = !json_object_set_new(variables, "reasoning_effort", json_string(effort));
-    static const char *const beside[] = {"documents", "tools"};
-    for (size_t i = 0; i < 2; i++) {
-        json_t *value = cot_api_get(r->json, beside[i]);
-        if (value && json_array_size(value))
-            good = good && !json_object_set(r->conversation, beside[i], value);
-    }
+    json_t *documents = cot_api_get(r->json, "documents");
+    if (json_array_size(documents)) good = good && !json_object_set(r->conversation, "documents", documents);
+    if (r->tools.list && r->tools.choice != COT_API_TOOLS_NONE)
+        good = good && !json_object_set(r->conversation, "tools", r->tools.list);
     if (good && json_object_size(variables))
         good = (r->chat_template_kwargs = json_dumps(variables, 0)) != NULL;
     json_decref(variables);
@@ -385,7 +386,8 @@ static bool read_continued(cot_api_request *r, int64_t vocab, cot_api_error *err
 static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *error)
 {
     if (!read_stream_options(r, error) || !read_stops(r, error) || !read_bias(r, vocab, error) ||
-        !read_max_tokens(r, error) || !read_logprobs(r, error) || !cot_api_read_constraint(r, error))
+        !read_max_tokens(r, error) || !read_logprobs(r, error) || !cot_api_read_constraint(r, error) ||
+        (r->kind == COT_API_CHAT && !cot_api_read_tools(r, error)))
         return false;
     if (r->echo && r->kind == COT_API_CHAT)
         return cot_api_fail(error, 400, "unsupported_parameter", "echo",
@@ -405,6 +407,8 @@ bool cot_api_parse(cot_api_request *r, cot_api_kind kind, json_t *json, const co
     *r = (cot_api_request){.kind = kind,
                            .json = json,
                            .skip_special_tokens = true,
+                           .include_reasoning = true,
+                           .thinking_token_budget = -1,
                            // a template writes what begins a conversation
                            .add_special_tokens = kind == COT_API_COMPLETION ||
                                                  (kind == COT_API_TOKENIZE && !cot_api_get(json, "messages")),
@@ -424,7 +428,8 @@ bool cot_api_parse(cot_api_request *r, cot_api_kind kind, json_t *json, const co
     case COT_API_CHAT:
         return read_generation(r, vocab, error);
     case COT_API_TOKENIZE:
-        return cot_api_get(json, "messages") ? read_conversation(r, error) : read_prompts(r, vocab, error);
+        if (!cot_api_get(json, "messages")) return read_prompts(r, vocab, error);
+        return cot_api_read_tools(r, error) && read_conversation(r, error);
     default: {
         const json_t *tokens = cot_api_get(json, "tokens");
         if (!tokens) return cot_api_fail(error, 400, "missing_parameter", "tokens", "'tokens' is missing");
@@ -451,6 +456,7 @@ void cot_api_request_clear(cot_api_request *r)
     free(r->chat_template_kwargs);
     free(r->constraint.text);
     cot_constraint_close(r->constraint.compiled);
+    json_decref(r->tools.list);
     json_decref(r->conversation);
     json_decref(r->json);
     *r = (cot_api_request){0};

@@ -48,6 +48,23 @@ typedef struct cot_api_constraint {
     cot_constraint *compiled; // owned, of no text: choices copy it; NULL until prepare has made it
 } cot_api_constraint;
 
+/* Whether the answer calls tools. */
+typedef enum cot_api_tool_choice {
+    COT_API_TOOLS_NONE,
+    COT_API_TOOLS_AUTO,
+    COT_API_TOOLS_REQUIRED,
+    COT_API_TOOLS_NAMED
+} cot_api_tool_choice;
+
+/* Tools that the answer may call. */
+typedef struct cot_api_tools {
+    json_t *list; // OpenAI's tools, owned; NULL: none
+    cot_api_tool_choice choice;
+    const char *named; // NAMED: in `list`
+    bool parallel;     // several calls may be
+    bool legacy;       // they came as functions, and a call is told as a function_call
+} cot_api_tools;
+
 typedef struct cot_api_request {
     cot_api_kind kind;
     json_t *json;      // owned: texts below point into it
@@ -67,7 +84,11 @@ typedef struct cot_api_request {
     const char **stops; // [stop_count]
     size_t stop_count;
     cot_api_constraint constraint;
-    const char *cache_salt; // NULL: none
+    cot_api_tools tools;
+    bool include_reasoning;
+    bool opens_reasoning;          // the prompt ends within reasoning, which prepare finds
+    int64_t thinking_token_budget; // most tokens of reasoning; -1: any number
+    const char *cache_salt;        // NULL: none
     size_t cache_salt_bytes;
     cot_api_prompt *prompts; // [prompt_count]; of a conversation one, filled in by prepare
     size_t prompt_count;

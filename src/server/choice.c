@@ -15,6 +15,7 @@ static bool open_text(cot_choice *c, const cot_api_request *r, const cot_served_
     options.stop_count = r->stop_count;
     options.include_stop = r->include_stop_str;
     options.keep_special_tokens = !r->skip_special_tokens;
+    options.mark_added_tokens = cot_said_reads(r, model);
     options.stop_after_tokens = r->sampling.min_tokens;
     return cot_text_stream_open(&c->job.text, model->tokenizer, &options, &reason) == COT_OK ||
            cot_api_fail_of(error, 400, "stop", &reason);
@@ -38,6 +39,12 @@ static void end(cot_choice *c, cot_finish finish)
     c->stopped_by = cot_text_stream_stopped_by(c->job.text);
 }
 
+/* Whether the text ended, or will, by itself. */
+static bool is_cut(const cot_choice *c)
+{
+    return c->stopped_by < 0 && c->finish != COT_FINISH_EOS && c->finish != COT_FINISH_STOP;
+}
+
 /* Feeds what was delivered before to the text, silently; `c->generated` counts on. */
 static bool replay(cot_choice *c, const cot_api_request *r, const cot_served_model *model,
                    const cot_api_ids *before, cot_api_error *error)
@@ -51,9 +58,12 @@ static bool replay(cot_choice *c, const cot_api_request *r, const cot_served_mod
         const bool ends = ends_text(c, r, model, token);
         c->last_token = token;
         c->last_ends = ends;
-        if (ends ? c->job.show_ending : true)
+        if (!ends || c->job.show_ending) {
             if (cot_text_stream_push(c->job.text, token, &text, &bytes, &stopped, &reason) != COT_OK)
                 return cot_api_fail_of(error, 400, "continue_token_ids", &reason);
+            if (c->said.parser && !cot_said_take(&c->said, text, bytes))
+                return cot_api_fail(error, 503, NULL, NULL, "out of memory");
+        }
         c->generated++;
         if (r->logprobs >= 0 && !cot_wire_skip_logprob(&c->logprobs, model, token))
             return cot_api_fail(error, 503, NULL, NULL, "out of memory");
@@ -62,12 +72,14 @@ static bool replay(cot_choice *c, const cot_api_request *r, const cot_served_mod
             return cot_api_fail(error, 400, "invalid_value", "continue_token_ids",
                                 "'continue_token_ids' goes on after token %zu, which ends the text", i);
     }
+    cot_said_forget(&c->said);
     const bool computes = r->echo && r->logprobs >= 0; // chances of the prompt, if nothing else
     if (!c->is_over && c->generated >= r->max_tokens && !computes) end(c, COT_FINISH_LENGTH);
-    if (c->is_over && !stopped && cot_text_stream_finish(c->job.text, &text, &bytes, &reason) == COT_OK &&
-        !cot_buffer_append(&c->text, text, bytes))
-        return cot_api_fail(error, 503, NULL, NULL, "out of memory");
-    return true;
+    bool good = true;
+    if (c->is_over && !stopped && cot_text_stream_finish(c->job.text, &text, &bytes, &reason) == COT_OK)
+        good = cot_said_take(&c->said, text, bytes);
+    if (c->is_over) good = good && cot_said_end(&c->said, is_cut(c));
+    return good || cot_api_fail(error, 503, NULL, NULL, "out of memory");
 }
 
 /* The prompt before the output, as text and, of its first token, as chances: nothing is known of that one. */
@@ -83,12 +95,27 @@ static bool echo_prompt(cot_choice *c, const cot_api_request *r, const cot_serve
         cot_tokenizer_decode(model->tokenizer, &decoded, &bytes, p->tokens.ids, p->tokens.count,
                              r->skip_special_tokens, &reason) != COT_OK)
         return cot_api_fail_of(error, 400, "echo", &reason);
-    bool good = cot_buffer_append(&c->text, decoded ? decoded : p->text, bytes);
-    if (good) cot_wire_echo(&c->logprobs, c->text.data, bytes, decoded ? NULL : p->text, added);
+    bool good = cot_said_take(&c->said, decoded ? decoded : p->text, bytes);
+    if (good) cot_wire_echo(&c->logprobs, c->said.content.data, bytes, decoded ? NULL : p->text, added);
     free(decoded);
     if (good && r->logprobs >= 0)
         good = cot_wire_add_logprob(&c->logprobs, model, &(cot_sampled){.token = *p->tokens.ids}, false);
     return good || cot_api_fail(error, 503, NULL, NULL, "out of memory");
+}
+
+/* Reasoning comes before what the text has to be, and has a bound. */
+static bool let_reason(cot_constraint **constraint, const cot_api_request *r, const cot_served_model *model,
+                       cot_api_error *error)
+{
+    const cot_constraint_reasoning how = {.vocab = model->vocab,
+                                          .begin = model->dialects.begin,
+                                          .end = model->dialects.end,
+                                          .is_opened = r->opens_reasoning,
+                                          .budget = r->thinking_token_budget};
+    cot_error reason;
+    if (r->kind != COT_API_CHAT || model->dialects.end < 0 || (!*constraint && how.budget < 0)) return true;
+    return cot_constraint_behind_reasoning(constraint, &how, *constraint, &reason) == COT_OK ||
+           cot_api_fail_of(error, 503, NULL, &reason);
 }
 
 bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_model *model, size_t index,
@@ -109,6 +136,8 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
         return cot_api_fail(error, 503, NULL, NULL, "out of memory");
     memcpy(c->tokens, prompt->ids, prompt->count * sizeof *c->tokens);
     if (before->count) memcpy(c->tokens + prompt->count, before->ids, before->count * sizeof *c->tokens);
+    if (!cot_said_open(&c->said, r, model))
+        return cot_api_fail(error, 503, NULL, NULL, "out of memory");
     if (!open_text(c, r, model, error) || !replay(c, r, model, before, error) ||
         (r->echo && !echo_prompt(c, r, model, error)))
         return false;
@@ -126,6 +155,7 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
     if (r->constraint.compiled &&
         cot_constraint_copy(&q->constraint, r->constraint.compiled, &reason) != COT_OK)
         return cot_api_fail_of(error, 503, r->constraint.name, &reason);
+    if (!let_reason(&q->constraint, r, model, error)) return false;
     q->all_logits = r->echo && r->logprobs >= 0;
     q->cache_salt = r->cache_salt;
     q->cache_salt_bytes = r->cache_salt_bytes;
@@ -139,16 +169,16 @@ void cot_choice_close(cot_choice *c)
     cot_wire_logprobs_clear(&c->logprobs);
     json_decref(c->new_ids);
     free(c->tokens);
-    cot_buffer_free(&c->text);
+    cot_said_close(&c->said);
 }
 
 size_t cot_choice_bytes(const cot_api_request *r, size_t prompt)
 {
-    // ids twice, here and in the engine; text; chances as JSON, of which a token has some 200 bytes each
+    // ids twice, here and in the engine; text, of calls as it came and as it is told; chances as JSON, of which a token has some 200 bytes each
     const size_t output = (size_t)r->max_tokens, in = r->prompts[prompt].tokens.count;
     const size_t chances = r->logprobs < 0 ? 0 : 200 * ((size_t)r->logprobs + 1);
     return 2 * sizeof(int32_t) * (in + output) + (r->stream ? 0 : (16 + chances) * output) +
-           (r->echo ? (8 + chances) * in : 0) + 4096;
+           (r->echo ? (8 + chances) * in : 0) + (r->tools.list ? 32 * output : 0) + 4096;
 }
 
 /* ---- going on ---- */
@@ -181,13 +211,14 @@ bool cot_choice_take(cot_choice *c, const cot_api_request *r, const cot_served_m
     case COT_JOB_OVER:
         break;
     }
-    good = cot_buffer_append(&c->text, event->text, event->bytes) && good;
+    if (event->bytes) good = cot_said_take(&c->said, event->text, event->bytes) && good;
     if (event->last) {
         c->is_over = true;
         c->finish = event->finish;
         c->stopped_by = event->stopped_by;
         if (event->error) c->error = *event->error;
         c->was_busy = event->busy;
+        good = cot_said_end(&c->said, is_cut(c)) && good;
     }
     return good;
 }
@@ -195,8 +226,8 @@ bool cot_choice_take(cot_choice *c, const cot_api_request *r, const cot_served_m
 const char *cot_choice_finish_reason(const cot_choice *c)
 {
     if (!c->is_over) return NULL;
-    if (c->stopped_by >= 0) return "stop";
-    return c->finish == COT_FINISH_EOS || c->finish == COT_FINISH_STOP ? "stop" : "length";
+    if (is_cut(c)) return "length";
+    return !c->said.call_count ? "stop" : c->said.legacy ? "function_call" : "tool_calls";
 }
 
 /* The string or the id that ended the text; an end-of-sequence token is no news. */
@@ -212,9 +243,11 @@ static json_t *stop_reason(const cot_choice *c, const cot_api_request *r)
 json_t *cot_choice_json(cot_choice *c, const cot_api_request *r, const cot_wire_head *head)
 {
     cot_wire_choice wire = {.index = c->index,
-                            .text = c->text.bytes ? c->text.data : "",
-                            .bytes = c->text.bytes,
-                            .role = !c->told,
+                            .text = c->said.content.data,
+                            .bytes = c->said.content.bytes,
+                            .message = !head->chat    ? NULL
+                                       : head->stream ? cot_said_delta(&c->said, !c->told)
+                                                      : cot_said_whole(&c->said),
                             .logprobs = r->logprobs >= 0 ? cot_wire_take_logprobs(&c->logprobs) : NULL,
                             .finish_reason = cot_choice_finish_reason(c),
                             .stop_reason = stop_reason(c, r),
@@ -224,7 +257,7 @@ json_t *cot_choice_json(cot_choice *c, const cot_api_request *r, const cot_wire_
                                                     : NULL};
     json_t *json = cot_wire_choice_json(head, &wire); // it takes the ids and chances over
     c->new_ids = r->return_token_ids ? json_array() : NULL;
-    c->text.bytes = 0;
+    if (!head->chat) c->said.content.bytes = 0;
     c->told = true;
     return json;
 }

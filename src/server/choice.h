@@ -1,7 +1,7 @@
 /* One choice of an answer: a sequence, what it has said, and what of that the client still has to be told. */
 #ifndef COT_SERVER_CHOICE_H
 #define COT_SERVER_CHOICE_H
-#include "base/buffer.h"
+#include "server/said.h"
 #include "server/prepare.h"
 #include "server/wire.h"
 
@@ -14,7 +14,7 @@ typedef struct cot_choice {
     bool shown_prompt;                               // echo: the prompt's text is on its way
     bool told;                                       // something has been sent of it
     /* What has not been sent yet; all of it where nothing is streamed. */
-    cot_buffer text;
+    cot_said said;
     json_t *new_ids; // NULL: not asked for
     cot_wire_logprobs logprobs;
     /* How it ended. */
@@ -41,7 +41,7 @@ bool cot_choice_take(cot_choice *choice, const cot_api_request *request, const c
                      const cot_job_event *event);
 /* The JSON of what is new (of everything where nothing is streamed); it is sent then. */
 json_t *cot_choice_json(cot_choice *choice, const cot_api_request *request, const cot_wire_head *head);
-/* "stop" or "length"; NULL while it is not over. */
+/* "stop", "length", "tool_calls" or "function_call"; NULL while it is not over. */
 const char *cot_choice_finish_reason(const cot_choice *choice);
 /* Bytes of host memory that a choice may come to need. */
 size_t cot_choice_bytes(const cot_api_request *request, size_t prompt);

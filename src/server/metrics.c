@@ -125,6 +125,9 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
                     &m->output_tokens, tokens);
     write_histogram(&w, "vllm:request_max_num_generation_tokens",
                     "Tokens generated of the longest of a prompt's choices.", &m->longest_output, tokens);
+    write_one(&w, "coterie:tool_calls_total", "counter", "Calls of tools in answers.", (double)m->calls);
+    write_one(&w, "coterie:tool_calls_unread_total", "counter",
+              "Calls of tools that could not be read, and stayed content.", (double)m->unread_calls);
     write_one(&w, "coterie:requests_refused_total", "counter", "Requests that were answered 4xx or 5xx.",
               (double)m->refused);
     write_one(&w, "coterie:connections", "gauge", "Connections that are open.", (double)m->connections);

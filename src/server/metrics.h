@@ -30,6 +30,7 @@ typedef struct cot_metrics {
     uint64_t unsubmitted_prompt_tokens;   // of choices complete without the backend; it counts the others'
     uint64_t generation_tokens_total;
     uint64_t stopped, ended_by_length, aborted; // requests' choices, by how they ended
+    uint64_t calls, unread_calls;               // of tools; that could not be read and are content
     uint64_t refused;                           // requests that were answered 4xx or 5xx
     uint64_t connections, dropped_connections;  // open now; those that went to make room
 } cot_metrics;

@@ -5,12 +5,14 @@
 #include "coterie/chat.h"
 #include "coterie/tokenizer.h"
 #include "server/constraints.h"
+#include "server/dialects.h"
 
 typedef struct cot_served_model {
     const char *const *names; // [name_count] what clients may call it; the first is what answers say
     size_t name_count;
     const cot_tokenizer *tokenizer;
     const cot_chat_template *chat; // NULL: the model has none
+    cot_served_dialects dialects;  // how the model writes calls and reasoning
     cot_api_defaults defaults;
     const int32_t *eos; // [eos_count] ids that end a text
     size_t eos_count;

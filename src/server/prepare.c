@@ -20,6 +20,23 @@ static bool check_model(const cot_api_request *r, const cot_served_model *model,
                         r->model, model->names[0]);
 }
 
+/* Calls that nobody could read would be content, and a client's loop would end. */
+static bool check_tools(const cot_api_request *r, const cot_served_model *model, cot_api_error *error)
+{
+    if (r->kind == COT_API_CHAT && r->thinking_token_budget >= 0 &&
+        (model->dialects.end < 0 || !model->constraints))
+        return cot_api_fail(error, 400, "unsupported_parameter", "thinking_token_budget",
+                            "'thinking_token_budget' is not supported: %s",
+                            model->constraints ? "no token is known that ends the model's reasoning"
+                                               : "this worker computes nothing");
+    if (r->kind != COT_API_CHAT || r->tools.choice != COT_API_TOOLS_AUTO || model->dialects.calls)
+        return true;
+    return cot_api_fail(
+        error, 400, "unsupported_parameter", r->tools.legacy ? "functions" : "tools",
+        "the model's chat template writes calls of tools in no format that is known: start the server with "
+        "--tool-call-parser NAME, or let 'tool_choice' be 'required' or name a tool");
+}
+
 /* ---- text to ids ---- */
 
 static bool is_unwanted(void *context)
@@ -75,6 +92,10 @@ static bool encode_conversation(cot_preparation *preparation, const cot_served_m
     const cot_status status =
         cot_chat_render(model->chat, &text, conversation, strlen(conversation), &options, &reason);
     free(conversation);
+    // without a token for its end nothing could be forced behind reasoning: there is none then
+    const bool may_open = model->dialects.end >= 0 || !r->constraint.text;
+    if (status == COT_OK)
+        r->opens_reasoning = may_open && cot_served_dialects_opens(model->dialects.reasoning, &text);
     const bool good = status == COT_OK
                           ? encode(preparation, &r->prompts->tokens, text.text, text.bytes, text.own, model)
                           : cot_api_fail_of(error, 400, "messages", &reason);
@@ -227,7 +248,7 @@ static bool prepare(cot_preparation *p, const cot_served_model *model)
     free(p->body);
     p->body = NULL;
     if (!json || !cot_api_parse(r, p->kind, json, &model->defaults, vocab, &p->error) ||
-        !check_model(r, model, &p->error))
+        !check_model(r, model, &p->error) || !check_tools(r, model, &p->error))
         return false;
     if (is_unwanted(p) || (r->conversation && !encode_conversation(p, model))) return false;
     for (size_t i = 0; i < r->prompt_count; i++) {

@@ -204,6 +204,28 @@ static cot_status check_options(const cot_server_options *o, int64_t longest, co
     return status;
 }
 
+/* The operator's names go before what was found. */
+static cot_status name_dialects(cot_server *s, cot_error *error)
+{
+    const char *calls = s->options.tool_call_parser, *reasoning = s->options.reasoning_parser;
+    cot_served_dialects *d = &s->model.dialects;
+    char names[512];
+    if (calls && !cot_served_dialects_name(&d->calls, calls, false)) {
+        cot_served_dialects_list(names, sizeof names, false);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "there is no tool call parser '%s' (auto, none, %s)",
+                        calls, names);
+    }
+    if (reasoning && !cot_served_dialects_name(&d->reasoning, reasoning, true)) {
+        cot_served_dialects_list(names, sizeof names, true);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "there is no reasoning parser '%s' (auto, none, %s)",
+                        reasoning, names);
+    }
+    const cot_dialect *r = d->reasoning && d->reasoning->reasoning ? d->reasoning : NULL;
+    d->begin = r ? cot_tokenizer_added_token(s->model.tokenizer, r->reasoning) : -1;
+    d->end = r ? cot_tokenizer_added_token(s->model.tokenizer, r->reasoning_end) : -1;
+    return COT_OK;
+}
+
 static cot_status describe_model(cot_server *s, const char *folder, const cot_tokenizer *tokenizer,
                                  const cot_chat_template *chat, cot_error *error)
 {
@@ -211,6 +233,9 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
     cot_served_model *m = &s->model;
     m->tokenizer = tokenizer;
     m->chat = chat;
+    m->dialects = cot_served_dialects_find(chat);
+    const cot_status named = name_dialects(s, error);
+    if (named != COT_OK) return named;
     m->vocab = info->vocab;
     m->eos = info->eos;
     m->eos_count = info->eos_count;
@@ -318,6 +343,7 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_backend 
     if (status == COT_OK) status = cot_preparer_open(&s->preparer, &s->model, s->base, error);
     if (status == COT_OK) status = listen_on(s, error);
     s->options.kv_events_config = s->options.step_reports_endpoint = NULL; // the caller's
+    s->options.tool_call_parser = s->options.reasoning_parser = NULL;
     if (status == COT_OK)
         *server = s;
     else

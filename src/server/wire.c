@@ -198,17 +198,10 @@ static bool set(json_t *object, const char *name, json_t *value)
 
 json_t *cot_wire_choice_json(const cot_wire_head *head, const cot_wire_choice *c)
 {
-    json_t *json = json_object(), *text = json_stringn(c->text, c->bytes);
-    bool good = json && text && set(json, "index", json_integer((json_int_t)c->index));
-    if (!head->chat)
-        good = good && set(json, "text", text);
-    else {
-        json_t *message = json_object();
-        if (!head->stream || c->role) good = good && set(message, "role", json_string("assistant"));
-        good = good && set(message, "content", text);
-        if (!head->stream) good = good && set(message, "refusal", json_null());
-        good = set(json, head->stream ? "delta" : "message", message) && good;
-    }
+    json_t *json = json_object(), *said = head->chat ? c->message : json_stringn(c->text, c->bytes);
+    const char *name = !head->chat ? "text" : head->stream ? "delta" : "message";
+    bool good = json && said && set(json, "index", json_integer((json_int_t)c->index));
+    good = set(json, name, said) && good;
     good = set(json, "logprobs", c->logprobs ? c->logprobs : json_null()) && good;
     good = good && set(json, "finish_reason", c->finish_reason ? json_string(c->finish_reason) : json_null());
     good = set(json, "stop_reason", c->stop_reason ? c->stop_reason : json_null()) && good;

@@ -48,9 +48,10 @@ void cot_wire_logprobs_clear(cot_wire_logprobs *logprobs);
 /* One choice: of a whole answer or of one event of a stream. */
 typedef struct cot_wire_choice {
     size_t index;
-    const char *text; // [bytes] UTF-8
+    const char *text; // [bytes] UTF-8; of completions
     size_t bytes;
-    bool role;                            // of a stream: the first event of the choice
+    json_t
+        *message; // taken over: of conversations, the message or a stream's delta; NULL: it could not be had
     json_t *logprobs;                     // taken over; NULL: none
     const char *finish_reason;            // NULL: it goes on
     json_t *stop_reason;                  // taken over; NULL: none

@@ -281,9 +281,11 @@ class Peer(Answering):
 class Shared(unittest.TestCase):
     """Tests of one server, which each leaves as it was."""
 
+    options = ()  # further ones
+
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--ranks", 2, "--max-num-seqs", 8, "--max-num-batched-tokens", 64).__enter__()
+        cls.server = Server("--ranks", 2, "--max-num-seqs", 8, "--max-num-batched-tokens", 64, *cls.options).__enter__()
 
     @classmethod
     def tearDownClass(cls):

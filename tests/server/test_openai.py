@@ -5,6 +5,7 @@ loudly."""
 
 import asyncio
 import os
+import subprocess
 import sys
 import typing
 import unittest
@@ -20,7 +21,7 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
 
 import openai  # noqa: E402
 import pydantic  # noqa: E402
-from serving import Server  # noqa: E402
+from serving import SOURCE, Server  # noqa: E402
 
 CHAT = [{"role": "user", "content": "What is 2 + 3?"}]
 GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 10}
@@ -72,6 +73,16 @@ class OpenAI(unittest.TestCase):
                 pass
             self.assertEqual(stream.get_final_completion().choices[0].message.parsed, person)
 
+    def test_tools(self):
+        """The guide's loop, which calls a tool and asks again."""
+        with Server("--chat-template", SOURCE / "examples/tools.jinja") as server:
+            url = f"http://127.0.0.1:{server.port}/v1"
+            run = subprocess.run([sys.executable, SOURCE / "examples/tool_loop.py", url], capture_output=True, text=True, timeout=120)
+        if "get-llguidance" in run.stderr:
+            self.skipTest(print(f"SKIPPED: {run.stderr.splitlines()[-1]}", file=sys.stderr) or "no llguidance")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, "^called tide {'port': '(Brest|Hobart)', 'day': [0-9]+, 'high_water': '06:12'}\n")
+
     def test_stream_helper(self):
         """The client's own accumulation of events into a message."""
         text = self.client.chat.completions.create(messages=CHAT, **GREEDY).choices[0].message.content
@@ -113,7 +124,7 @@ class OpenAI(unittest.TestCase):
         self.assertEqual(caught.exception.code, "context_length_exceeded")
         with self.assertRaises(openai.NotFoundError):
             self.client.chat.completions.create(messages=CHAT, model="other")
-        with self.assertRaises(openai.BadRequestError):
+        with self.assertRaises(openai.BadRequestError):  # the template has no format for calls
             self.client.chat.completions.create(messages=CHAT, model="tiny", tools=[{"type": "function", "function": {"name": "f"}}])
         with self.assertRaises(openai.AuthenticationError):
             openai.OpenAI(base_url=self.url, api_key="sk-wrong", max_retries=0).models.list()

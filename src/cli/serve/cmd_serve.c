@@ -24,6 +24,7 @@ struct serve_settings {
     cli_access_settings access;
     cli_list given, served_names;
     const char *kv_events_config, *step_reports_endpoint;
+    const char *tool_call_parser, *reasoning_parser;
     bool kv_events_no_auth;
     int64_t max_model_len;
     double shutdown_timeout, answer_timeout;
@@ -128,6 +129,8 @@ static void set_up(struct server_setup *setup, const struct serve_settings *s, c
     o->answer_timeout_ms = (int64_t)(s->answer_timeout * 1000);
     o->kv_events_config = s->kv_events_config;
     o->step_reports_endpoint = s->step_reports_endpoint;
+    o->tool_call_parser = s->tool_call_parser;
+    o->reasoning_parser = s->reasoning_parser;
     o->kv_events_no_auth = s->kv_events_no_auth;
 }
 
@@ -204,6 +207,14 @@ static const cli_option serving_options[] = {
      "what clients call the model; may be given several times, answers say the first (default: MODEL as "
      "given)",
      AT(served_names)},
+    {"tool-call-parser", 0, CLI_OPTION_TEXT, "NAME", "auto",
+     "the format in which the model writes calls of tools: hermes, qwen3-coder, deepseek-v3, ... (auto: what "
+     "the chat "
+     "template writes; none)",
+     AT(tool_call_parser)},
+    {"reasoning-parser", 0, CLI_OPTION_TEXT, "NAME", "auto",
+     "the same of reasoning, which answers have apart from their content: think, gpt-oss, mistral-args, ...",
+     AT(reasoning_parser)},
     {"kv-events-config", 0, CLI_OPTION_TEXT, "JSON", NULL,
      "publish what comes into the prefix cache and goes, as vLLM does: '{\"enable_kv_cache_events\": true}', "
      "with endpoint, replay_endpoint, topic, buffer_steps, hwm, max_queue_size",

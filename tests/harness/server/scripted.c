@@ -204,12 +204,18 @@ void scripted_open(scripted_server *f, const cot_server_options *options)
         (cot_served_model){.names = o->served_names,
                            .name_count = 2,
                            .tokenizer = f->tokenizer,
+                           .chat = f->chat,
+                           .dialects = {.begin = -1, .end = -1},
                            .defaults = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1},
                            .vocab = 4096,
                            .max_model_len = SCRIPTED_CONTEXT,
                            .fingerprint = s->info->fingerprint,
                            .created = 1,
                            .request_bytes = 1 << 20};
+    assert_true(!o->tool_call_parser ||
+                cot_served_dialects_name(&s->model.dialects.calls, o->tool_call_parser, false));
+    assert_true(!o->reasoning_parser ||
+                cot_served_dialects_name(&s->model.dialects.reasoning, o->reasoning_parser, true));
     if (cot_preparer_open(&s->preparer, &s->model, s->base, &error) != COT_OK ||
         cot_http_server_open(&s->http, s->base, &(cot_http_server_options){0}, &cot_routes, s, &error) !=
             COT_OK)

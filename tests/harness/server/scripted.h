@@ -13,7 +13,8 @@ typedef struct scripted_server {
     cot_backend backend;
     cot_server *server;
     cot_tokenizer *tokenizer;
-    cot_job *jobs[SCRIPTED_JOBS]; // in the order of their submits; NULL once it is over
+    const cot_chat_template *chat; // the test's; NULL: there is none
+    cot_job *jobs[SCRIPTED_JOBS];  // in the order of their submits; NULL once it is over
     size_t submitted, cancelled;
     char log[8192]; // lines for the operator, each with its end
     test_peer peer; // the last one that asked

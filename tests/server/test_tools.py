@@ -1,0 +1,95 @@
+"""Tools and reasoning over HTTP: forced calls keep to their schemas, calls that a model writes are read, reasoning has a bound.
+
+Needs llguidance (tools/get-llguidance), which also makes the model write what a test wants."""
+
+import json
+import sys
+import unittest
+
+from serving import SOURCE, Shared
+
+TOOLS = [
+    {"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {
+        "port": {"$ref": "#/$defs/Port"}, "day": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["port", "day"], "additionalProperties": False, "$defs": {"Port": {"enum": ["Brest", "Ys"]}}}}},
+    {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "additionalProperties": False}}},
+]  # fmt: skip
+ASK = {"messages": [{"role": "user", "content": "When?"}], "tools": TOOLS, "max_tokens": 200, "seed": 1}
+NAMED = {"type": "function", "function": {"name": "tide"}}
+
+
+class Tools(Shared):
+    options = ("--chat-template", SOURCE / "examples/tools.jinja", "--reasoning-parser", "think")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        status, answer = cls.server.post("/v1/completions", {"prompt": "x", "regex": "a", "max_tokens": 3})
+        if status != 200:
+            print("SKIPPED:", answer["error"]["message"], file=sys.stderr)
+            super().tearDownClass()
+            raise unittest.SkipTest("no llguidance")
+
+    def ask(self, **fields):
+        status, answer = self.server.post("/v1/chat/completions", ASK | fields)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"]
+
+    def check(self, call):
+        arguments = json.loads(call["function"]["arguments"])
+        if call["function"]["name"] == "ping":
+            self.assertEqual(arguments, {})
+        else:
+            self.assertEqual(call["function"]["name"], "tide")
+            self.assertEqual(list(arguments), ["port", "day"])
+            self.assertIn(arguments["port"], ["Brest", "Ys"])
+            self.assertIn(arguments["day"], range(10))
+
+    def test_forced(self):
+        for choice in self.ask(tool_choice=NAMED, n=4):
+            self.assertEqual(choice["finish_reason"], "tool_calls")
+            [call] = choice["message"]["tool_calls"]
+            self.assertEqual(call["function"]["name"], "tide")
+            self.check(call)
+            self.assertIsNone(choice["message"]["content"])
+        for choice in self.ask(tool_choice="required", n=4, parallel_tool_calls=False):
+            [call] = choice["message"]["tool_calls"]
+            self.check(call)
+        former = {"tools": None, "functions": [t["function"] for t in TOOLS], "function_call": {"name": "tide"}}
+        self.assertEqual(self.ask(**former)[0]["message"]["function_call"]["name"], "tide")
+
+    def test_streamed(self):
+        [whole] = self.ask(tool_choice=NAMED)
+        events = self.server.events("/v1/chat/completions", ASK | {"tool_choice": NAMED})
+        deltas = [e["choices"][0]["delta"].get("tool_calls", []) for e in events[:-1]]
+        pieces = [call for calls in deltas for call in calls]
+        self.assertEqual([("id" in p, p["index"]) for p in pieces], [(True, 0)] + [(False, 0)] * (len(pieces) - 1))
+        self.assertEqual("".join(p["function"]["arguments"] for p in pieces), whole["message"]["tool_calls"][0]["function"]["arguments"])
+        self.assertEqual(events[-2]["choices"][0]["finish_reason"], "tool_calls")
+
+    def test_auto(self):
+        text = 'Sure. <tool_call>\n{"name": "tide", "arguments": {"port": "Ys", "day": 3}}\n</tool_call>'
+        written = {"structured_outputs": {"choice": [text]}}
+        [choice] = self.ask(**written)
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]), ("Sure.", "tool_calls"))
+        self.check(choice["message"]["tool_calls"][0])
+        [choice] = self.ask(**written, tool_choice="none")
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]), (text, "stop"))
+        [choice] = self.ask(structured_outputs={"choice": ["<think>why</think>yes"]})
+        self.assertEqual((choice["message"]["reasoning_content"], choice["message"]["content"]), ("why", "yes"))
+
+    def test_history(self):
+        """A loop's second request."""
+        [choice] = self.ask(tool_choice=NAMED)
+        messages = ASK["messages"] + [choice["message"], {"role": "tool", "tool_call_id": choice["message"]["tool_calls"][0]["id"], "content": "6:12"}]
+        self.assertNotIn("tool_calls", self.ask(messages=messages, tool_choice="none")[0]["message"])
+
+    def test_refused(self):
+        for fields in ({"tool_choice": "required", "response_format": {"type": "json_object"}}, {"thinking_token_budget": 3},
+                       {"tool_choice": NAMED, "tools": [{"type": "function", "function": {"name": "tide", "parameters": {"type": "nothing"}}}]}):  # fmt: skip
+            status, answer = self.server.post("/v1/chat/completions", ASK | fields)
+            self.assertEqual(status, 400, answer)
+
+
+if __name__ == "__main__":
+    unittest.main()
