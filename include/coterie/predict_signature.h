@@ -19,7 +19,7 @@ typedef struct cot_predict_signature_options {
     int64_t judged_tokens;    // those behind them; 0: 192
     int32_t reservoir;        // tokens of other texts that are known whole; 0: 4096
     int32_t replica_slots;    // of each rank and layer, at most, up to COT_SIGNATURE_MOST_REPLICAS
-    double peak;              // a rank may be foreseen to serve so many times the mean rank's activations; 0: 1.4
+    double peak; // a rank may be foreseen to serve so many times the mean rank's activations; 0: 1.35
 } cot_predict_signature_options;
 
 /* What an arrangement is worth over all judged tokens and layers. */
@@ -32,14 +32,15 @@ typedef struct cot_predict_signature_figures {
 typedef struct cot_predict_signature_row {
     bool homes, swaps;     // requests' homes, experts' places are chosen; else they are dealt out in turn
     int32_t replica_slots; // of each rank and layer
-    cot_predict_signature_figures judged, oracle; // oracle: chosen by tokens of what is judged, in place of signatures
-    double foreseen;                              // remote_ranks, as the choice goes by them
+    cot_predict_signature_figures judged,
+        oracle;      // oracle: chosen by tokens of what is judged, in place of signatures
+    double foreseen; // remote_ranks, as the choice goes by them
 } cot_predict_signature_row;
 
 typedef struct cot_predict_signature_study {
-    int64_t requests;                           // sequences that are judged: long enough
-    int64_t other_sequences, other_tokens;      // the shorter ones, which the reservoir is of
-    int32_t every;                              // signatures keep every so manieth layer
+    int64_t requests;                      // sequences that are judged: long enough
+    int64_t other_sequences, other_tokens; // the shorter ones, which the reservoir is of
+    int32_t every;                         // signatures keep every so manieth layer
     int32_t rows;
     cot_predict_signature_row row[3 + 1 + COT_SIGNATURE_MOST_REPLICAS];
 } cot_predict_signature_study;

@@ -9,8 +9,8 @@
 /* Replicas take turns (cot_expert_replica); tokens are taken to come at these. */
 enum { TURNS = 4 };
 
-static const double enough = 1e-7;      // sends of a token that a change must save
-static const double over_weight = 4;    // sends that an activation beyond the peak counts as
+static const double enough = 1e-7;   // sends of a token that a change must save
+static const double over_weight = 4; // sends that an activation beyond the peak counts as
 static const float unknown_share = 1e-9f;
 
 /* One layer of an arrangement, as evidence sees it. */
@@ -18,12 +18,12 @@ typedef struct layer {
     const cot_evidence *evidence;
     const cot_arrangement *arrangement;
     int32_t l, ranks, slots;
-    int32_t *expert;         // [ranks][slots] of the map
-    bool *holds;             // [ranks][E]
-    uint8_t *serves;         // [ranks][TURNS][E] the rank that serves a token at home on a rank
-    float *worth;            // [ranks][tokens] share of all requests' tokens that one at home there stands for
-    float *of_request;       // [tokens] scratch
-    int32_t *with, *begin;   // begin [E + 1]: tokens that call an expert are with[begin[e]] and behind
+    int32_t *expert;       // [ranks][slots] of the map
+    bool *holds;           // [ranks][E]
+    uint8_t *serves;       // [ranks][TURNS][E] the rank that serves a token at home on a rank
+    float *worth;          // [ranks][tokens] share of all requests' tokens that one at home there stands for
+    float *of_request;     // [tokens] scratch
+    int32_t *with, *begin; // begin [E + 1]: tokens that call an expert are with[begin[e]] and behind
     int32_t *stamp, stamped; // [tokens] of the last sum that looked at a token
     double most;             // activations that a rank should serve, of a token
     double load[COT_TRACE_MAX_RANKS];
@@ -38,8 +38,7 @@ static const uint16_t *token_of(const layer *s, int32_t i)
 static void weigh_request(const layer *s, float *share, int32_t request)
 {
     const cot_evidence *e = s->evidence;
-    const float *ratio =
-        e->ratio ? e->ratio + ((int64_t)request * e->n_layers + s->l) * e->n_experts : NULL;
+    const float *ratio = e->ratio ? e->ratio + ((int64_t)request * e->n_layers + s->l) * e->n_experts : NULL;
     float sum = unknown_share;
     for (int32_t i = 0; i < e->n_tokens; i++) {
         const uint16_t *token = token_of(s, i);
@@ -117,8 +116,8 @@ static double excess(const layer *s, const double *load)
 
 /* On each rank that is named, -1 for none, `out` makes room for `in`, or the other way round; -1: there is none. */
 typedef struct change {
-    int32_t rank, out, in;       // the first
-    int32_t other, expert[2];    // the second gives `in` and takes `out`; the experts concerned
+    int32_t rank, out, in;    // the first
+    int32_t other, expert[2]; // the second gives `in` and takes `out`; the experts concerned
     int experts;
 } change;
 
@@ -339,8 +338,8 @@ static double enter_and_weigh(layer *s, int32_t l)
     return all_sends(s, s->load);
 }
 
-static cot_status each_layer(cot_arrangement *a, const cot_evidence *e, double peak, void (*improve_one)(layer *),
-                             cot_error *error)
+static cot_status each_layer(cot_arrangement *a, const cot_evidence *e, double peak,
+                             void (*improve_one)(layer *), cot_error *error)
 {
     layer s;
     const cot_status status = open_layer(&s, a, e, error);
@@ -365,7 +364,8 @@ cot_status cot_arrangement_add_slot(cot_arrangement *a, const cot_evidence *e, d
     cot_expert_map wider;
     const int32_t C = a->map.slots_per_rank;
     if (C == e->n_experts)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "every rank holds all of the %d experts already", (int)C);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "every rank holds all of the %d experts already",
+                        (int)C);
     cot_status status = cot_expert_map_new(&wider, e->n_layers, e->n_experts, a->map.n_ranks, C + 1, error);
     if (status != COT_OK) return status;
     for (int64_t i = 0; i < (int64_t)e->n_layers * a->map.n_ranks; i++)

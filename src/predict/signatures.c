@@ -137,8 +137,7 @@ static cot_status gather(study *s, cot_predict_signature_study *out, cot_error *
     s->owner = calloc((size_t)s->by_oracle.n_tokens, sizeof *s->owner);
     uint8_t *signature = malloc((size_t)shape.cells);
     double *share = calloc(cells, sizeof *share);
-    const bool good =
-        s->request && s->other && s->to_come && s->ratio && s->owner && signature && share;
+    const bool good = s->request && s->other && s->to_come && s->ratio && s->owner && signature && share;
     if (good) {
         keep_others(s, out->other_tokens);
         compare_signatures(s, &shape, signature, share);
@@ -191,8 +190,7 @@ static cot_status judge(cot_predict_signature_figures *figures, const study *s, 
                                            .layers = a->map.layers};
     *figures = (cot_predict_signature_figures){0};
     const cot_status status = cot_expert_layout_of_map(&layout, &shape, &a->map, "the placement", error);
-    for (int32_t l = 0; status == COT_OK && l < a->map.n_layers; l++)
-        judge_layer(figures, s, a, &layout, l);
+    for (int32_t l = 0; status == COT_OK && l < a->map.n_layers; l++) judge_layer(figures, s, a, &layout, l);
     if (status == COT_OK) cot_expert_layout_free(&layout);
     return status;
 }
@@ -264,7 +262,7 @@ cot_status cot_predict_signatures(cot_predict_signature_study *out, const cot_tr
     if (!o->signature_tokens) o->signature_tokens = 64;
     if (!o->judged_tokens) o->judged_tokens = 192;
     if (!o->reservoir) o->reservoir = 4096;
-    if (o->peak == 0) o->peak = 1.4;
+    if (o->peak == 0) o->peak = 1.35;
     cot_status status = check(o, trace, error);
     for (int32_t i = 0; status == COT_OK && i < out->rows; i++)
         out->row[i] = (cot_predict_signature_row){

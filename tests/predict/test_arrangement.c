@@ -77,7 +77,8 @@ static void plain(double *sends, double *cost, const struct known *k, const cot_
 {
     cot_expert_layout layout;
     cot_error error;
-    const cot_expert_layout_shape shape = {a->map.n_layers, a->map.n_experts, a->map.n_ranks, a->map.layers, 0};
+    const cot_expert_layout_shape shape = {a->map.n_layers, a->map.n_experts, a->map.n_ranks, a->map.layers,
+                                           0};
     assert_int_equal(cot_expert_map_check(&a->map, "map", &error), COT_OK);
     assert_int_equal(cot_expert_layout_of_map(&layout, &shape, &a->map, "map", &error), COT_OK);
     *sends = *cost = 0;
@@ -100,7 +101,8 @@ static void assert_sound(const struct known *k, const cot_arrangement *a)
     for (int i = 0; i < a->map.n_layers * k->ranks; i++)
         for (int x = 0; x < C; x++) {
             assert_in_range(a->map.expert[i * C + x], 0, E - 1);
-            for (int y = 0; y < x; y++) assert_int_not_equal(a->map.expert[i * C + x], a->map.expert[i * C + y]);
+            for (int y = 0; y < x; y++)
+                assert_int_not_equal(a->map.expert[i * C + x], a->map.expert[i * C + y]);
         }
     for (int r = 0; r < a->n_requests; r++) held[a->home[r]]++;
     for (int p = 0; p < k->ranks; p++)
@@ -180,13 +182,15 @@ static void plant(scratch_pad *pad, cot_trace *trace, int kinds, int L, int requ
     assert_int_equal(cot_trace_builder_open(&builder, "planted", L, NULL, 2 * kinds, 2, &error), COT_OK);
     for (int s = 0; s < 2 * requests; s++)
         for (int t = 0; t < (s % 2 ? length : length / 4); t++) {
-            const int request = s / 2, kind = (request + (request < kinds)) % kinds; // the first ones at other homes
+            const int request = s / 2,
+                      kind = (request + (request < kinds)) % kinds; // the first ones at other homes
             for (int l = 0; l < L; l++) {
                 experts[2 * l] = (uint16_t)((kind + l) % kinds);
                 experts[2 * l + 1] = (uint16_t)(experts[2 * l] + kinds);
             }
-            assert_int_equal(cot_trace_builder_append(builder, s, (int32_t)pad_draw(pad, 9), experts, NULL, &error),
-                             COT_OK);
+            assert_int_equal(
+                cot_trace_builder_append(builder, s, (int32_t)pad_draw(pad, 9), experts, NULL, &error),
+                COT_OK);
         }
     assert_int_equal(cot_trace_builder_finish(trace, builder, &error), COT_OK);
     cot_trace_builder_close(builder);
@@ -199,8 +203,12 @@ static void planted_groups_are_found(void **state)
     cot_error error;
     cot_predict_signature_study r;
     plant(pad, &trace, 4, 3, 16, 40);
-    const cot_predict_signature_options o = {.size = sizeof o, .ranks = 4, .signature_tokens = 10, .judged_tokens = 30,
-                                             .replica_slots = 1, .peak = 1.2};
+    const cot_predict_signature_options o = {.size = sizeof o,
+                                             .ranks = 4,
+                                             .signature_tokens = 10,
+                                             .judged_tokens = 30,
+                                             .replica_slots = 1,
+                                             .peak = 1.2};
     assert_int_equal(cot_predict_signatures(&r, &trace, &o, &error), COT_OK);
     assert_int_equal(r.requests, 16);
     assert_int_equal(r.other_sequences, 16);
@@ -221,7 +229,8 @@ static void bad_studies_are_refused(void **state)
     cot_trace trace, counts;
     cot_error error;
     cot_predict_signature_study r;
-    const cot_predict_signature_options good = {.size = sizeof good, .ranks = 4, .signature_tokens = 10, .judged_tokens = 30};
+    const cot_predict_signature_options good = {
+        .size = sizeof good, .ranks = 4, .signature_tokens = 10, .judged_tokens = 30};
     cot_predict_signature_options o = good;
     plant(pad, &trace, 4, 1, 4, 40);
     o.ranks = 3;
@@ -230,7 +239,8 @@ static void bad_studies_are_refused(void **state)
     o = good;
     o.judged_tokens = 31; // no text is so long
     assert_int_equal(cot_predict_signatures(&r, &trace, &o, &error), COT_INVALID_ARGUMENT);
-    assert_string_equal(error.message, "of 8 sequences 0 have 41 tokens: there must be some, and shorter ones to learn from");
+    assert_string_equal(
+        error.message, "of 8 sequences 0 have 41 tokens: there must be some, and shorter ones to learn from");
     o = good;
     o.signature_tokens = o.judged_tokens = 5; // and now all are
     assert_int_equal(cot_predict_signatures(&r, &trace, &o, &error), COT_INVALID_ARGUMENT);
@@ -274,9 +284,9 @@ static void generations_stay_at_home(void **state)
     const cot_predict_signature_options o = {.size = sizeof o, .reservoir = 1024, .replica_slots = 1};
     assert_int_equal(cot_predict_signatures(&r, &trace, &o, &error), COT_OK);
     for (int i = 0; i < r.rows; i++)
-        printf("%d %d %d: foreseen %.3f judged %.3f at %.3f, oracle %.3f at %.3f\n", r.row[i].homes, r.row[i].swaps,
-               (int)r.row[i].replica_slots, r.row[i].foreseen, r.row[i].judged.remote_ranks, r.row[i].judged.peak,
-               r.row[i].oracle.remote_ranks, r.row[i].oracle.peak);
+        printf("%d %d %d: foreseen %.3f judged %.3f at %.3f, oracle %.3f at %.3f\n", r.row[i].homes,
+               r.row[i].swaps, (int)r.row[i].replica_slots, r.row[i].foreseen, r.row[i].judged.remote_ranks,
+               r.row[i].judged.peak, r.row[i].oracle.remote_ranks, r.row[i].oracle.peak);
     assert_int_equal(r.requests, 178);
     assert_true(r.row[1].judged.remote_ranks < 0.99 * r.row[0].judged.remote_ranks);
     assert_true(r.row[2].judged.remote_ranks < 0.85 * r.row[0].judged.remote_ranks);
@@ -288,9 +298,8 @@ static void generations_stay_at_home(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(choices_lower_what_is_foreseen),
-                                       cmocka_unit_test(planted_groups_are_found),
-                                       cmocka_unit_test(bad_studies_are_refused),
-                                       cmocka_unit_test(generations_stay_at_home)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choices_lower_what_is_foreseen), cmocka_unit_test(planted_groups_are_found),
+        cmocka_unit_test(bad_studies_are_refused), cmocka_unit_test(generations_stay_at_home)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -46,19 +46,18 @@ static int print_json(const cot_predict_signature_study *r, const struct setting
         const cot_predict_signature_row *row = &r->row[i];
         char name[40];
         name_row(name, row);
-        json_array_append_new(rows,
-                              json_pack("{s:s, s:b, s:b, s:i, s:f, s:o, s:o}", "name", name, "homes",
-                                        row->homes, "swaps", row->swaps, "replica_slots",
-                                        (int)row->replica_slots, "foreseen_remote_ranks", row->foreseen,
-                                        "judged", figures_json(&row->judged), "oracle",
-                                        figures_json(&row->oracle)));
+        json_array_append_new(rows, json_pack("{s:s, s:b, s:b, s:i, s:f, s:o, s:o}", "name", name, "homes",
+                                              row->homes, "swaps", row->swaps, "replica_slots",
+                                              (int)row->replica_slots, "foreseen_remote_ranks", row->foreseen,
+                                              "judged", figures_json(&row->judged), "oracle",
+                                              figures_json(&row->oracle)));
     }
-    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:o}", "ranks", (json_int_t)s->ranks,
-                          "requests", (json_int_t)r->requests, "signature_tokens", (json_int_t)s->signature,
-                          "judged_tokens", (json_int_t)s->judged, "other_sequences",
-                          (json_int_t)r->other_sequences, "other_tokens", (json_int_t)r->other_tokens,
-                          "reservoir", (json_int_t)s->reservoir, "layers_kept_every", (int)r->every, "peak",
-                          s->peak, "rows", rows);
+    json_t *o =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:o}", "ranks", (json_int_t)s->ranks,
+                  "requests", (json_int_t)r->requests, "signature_tokens", (json_int_t)s->signature,
+                  "judged_tokens", (json_int_t)s->judged, "other_sequences", (json_int_t)r->other_sequences,
+                  "other_tokens", (json_int_t)r->other_tokens, "reservoir", (json_int_t)s->reservoir,
+                  "layers_kept_every", (int)r->every, "peak", s->peak, "rows", rows);
     json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(o);
@@ -111,9 +110,8 @@ static const cli_option options[] = {
      AT(reservoir), .least = 1, .most = 1 << 20},
     {"replicas", 0, CLI_OPTION_INTEGER, "N", "2", "replica slots of a rank, in each layer, at most",
      AT(replicas), .least = 0, .most = COT_SIGNATURE_MOST_REPLICAS},
-    {"peak", 0, CLI_OPTION_REAL, "R", "1.4",
-     "what a rank may be foreseen to serve of a layer, in means of all ranks", AT(peak), .min = 1,
-     .max = 64},
+    {"peak", 0, CLI_OPTION_REAL, "R", "1.35",
+     "what a rank may be foreseen to serve of a layer, in means of all ranks", AT(peak), .min = 1, .max = 64},
     {"json", 0, CLI_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
     {0}};
 
