@@ -315,6 +315,42 @@ typedef struct cot_step_events {
  * more with each step. */
 void cot_engine_watch_steps(cot_engine *engine, const cot_step_events *events);
 
+/* What the engine counts of experts, where popularity has a half-life (the options). */
+typedef struct cot_engine_popularity_info {
+    int32_t n_layers, n_experts, top_k;         /* 0 layers: nothing is counted */
+    int32_t n_homes;                            /* as kv_homes */
+    double half_life_tokens, half_life_seconds; /* one of them is 0 */
+    int32_t every;                              /* so manieth token of a step is counted */
+    /* A signature has so many cells, of every so manieth layer: cell (l / layers_every) n_experts + e counts calls of expert e in the
+     * l-th MoE layer, 0 to 127. As one comes to 127 all of the signature halve, rounded down. */
+    int32_t cells, layers_every;
+} cot_engine_popularity_info;
+void cot_engine_describe_popularity(cot_engine_popularity_info *info, const cot_engine *engine);
+/* What calls of experts by tokens at home on a home (COT_HOME_ANY: on any) are worth now, where one counts 1 when it comes and half as much a half-life later:
+ * counts [n_layers][n_experts]. Returns the same of tokens. Between two steps. */
+double cot_engine_popularity(double *counts, const cot_engine *engine, int home);
+/* Some whole tokens that were counted, likelier those that came last: experts [returned][n_layers][top_k] and homes, which are there until the next
+ * step. Between two steps. */
+int64_t cot_engine_popular_tokens(const uint16_t **experts, const int16_t **homes, const cot_engine *engine);
+
+/* What a request called that is over, and whose prompt was fed. */
+typedef struct cot_profile_told {
+    int home;
+    uint64_t epoch;      /* of the placement, in its last step */
+    bool has_block;      /* the prompt has a whole block of the prefix cache */
+    uint64_t block_hash; /* of the last one: the sequence hash (coterie/request.h) */
+    int32_t cells;
+    const uint8_t *prompt,
+        *answer; /* signatures [cells]; what the prefix cache had of the prompt brought its part along */
+} cot_profile_told;
+typedef struct cot_profile_events {
+    void *context;
+    /* On the caller's thread, before on_finish is; it may not call the engine. What is pointed to is there during the call only. */
+    void (*on_profile)(void *context, const cot_profile_told *profile);
+} cot_profile_events;
+/* From now on requests' profiles are told, in place of what was watched before; copied. NULL: no longer. */
+void cot_engine_watch_profiles(cot_engine *engine, const cot_profile_events *events);
+
 /* Counted since the engine was opened. */
 typedef struct cot_stats {
     int ranks;

@@ -169,6 +169,13 @@ typedef struct cot_engine_options {
     struct {
         /* Whether the routing of every token is sent to rank 0, which on_routing and the read bytes of cot_stats need. */
         bool capture_routing;
+        /* Counts how much each expert is called lately, and which experts requests call (cot_engine_popularity,
+         * cot_engine_watch_profiles): a token counts half as much when so many have come behind it, 1 to 2^40. Ranks then
+         * send rank 0 the experts of tokens, of so few that this is at most a hundredth of what they send. Default: nothing
+         * is counted. */
+        int64_t popularity_half_life;
+        /* In place of tokens: so long a time of steps, in ns; 1e6 to 1e18. Default: tokens say. */
+        int64_t popularity_half_life_ns;
         /* Whether ranks count what they send in each exchange of a step, which cot_stats then tells of the last one. */
         bool count_exchanges;
         /* Called while weights load, from any thread, with `progress_context`. Default: nobody is told. */

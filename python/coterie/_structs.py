@@ -506,6 +506,8 @@ class _EngineOptionsMemory(Structure):
 class _EngineOptionsWatch(Structure):
     _fields_ = [
         ("capture_routing", c_bool),
+        ("popularity_half_life", c_int64),
+        ("popularity_half_life_ns", c_int64),
         ("count_exchanges", c_bool),
         ("progress", Loading),
         ("progress_context", c_void_p),

@@ -67,7 +67,8 @@ struct cot_engine {
     cot_engine_signatures signatures; // what foretells the experts of requests
     bool by_experts;                  // requests are admitted by them
     int64_t block_tokens, tbt_ns, max_wait_steps; // the options
-    uint64_t likeness;                            // of the model, to tell it from another
+    cot_profiles_options profiles;
+    uint64_t likeness; // of the model, to tell it from another
     cot_ranks ranks;
     cot_loop loop;
 };

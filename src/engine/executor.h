@@ -22,6 +22,8 @@ typedef struct cot_executor_answer {
     /* How tokens were routed, as far as is known for nothing: experts [layers][stride][K] of `routed` tokens of the step. */
     const uint16_t *experts;
     int64_t layers, stride, routed;
+    const uint16_t
+        *popular; // the same of those tokens that the step wants to be known (routed_every); NULL: of none
     /* Where the step reports: what was counted since the step before that did. */
     const cot_rank_routing *routing; // [ranks]
     uint64_t bytes[COT_STATS_PHASES];

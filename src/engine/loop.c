@@ -15,12 +15,14 @@ cot_status cot_loop_open(cot_loop *l, const cot_loop_options *options, const cot
     if (!l->touched) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
     const cot_status status = cot_scheduler_open(&l->scheduler, &l->options.limits, error);
     cot_cost_init(&l->scheduler.cost, options->prior, options->experts, options->chosen, options->at_once);
-    return status;
+    return status == COT_OK ? cot_profiles_open(&l->profiles, &options->profiles, &l->scheduler, error)
+                            : status;
 }
 
 void cot_loop_close(cot_loop *l)
 {
     cot_scheduler_close(&l->scheduler);
+    cot_profiles_close(&l->profiles);
     free(l->touched);
     l->touched = NULL;
 }
@@ -84,17 +86,23 @@ static cot_request_state *enqueue(cot_loop *l, const cot_request *request, int h
     const size_t biases = request->forced ? 0 : sampling->bias_count,
                  stops = request->forced ? 0 : sampling->stop_count;
     cot_request_state *r = cot_scheduler_submit(&l->scheduler, request, limit_of(l, request), home,
-                                                sizeof(cot_loop_request) + (2 * biases + stops) * 4);
+                                                sizeof(cot_loop_request) + (2 * biases + stops) * 4 +
+                                                    cot_profile_bytes(&l->profiles));
     if (!r) {
         cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a request");
         return NULL;
     }
     cot_loop_request *own = r->beside;
-    *own = (cot_loop_request){r->id, *events, request->sampling, request->logprobs, request->constraint, 0};
+    *own = (cot_loop_request){.told_as = r->id,
+                              .events = *events,
+                              .sampling = request->sampling,
+                              .logprobs = request->logprobs,
+                              .constraint = request->constraint};
     void *end = own + 1;
     own->sampling.bias_tokens = keep(&end, sampling->bias_tokens, biases);
     own->sampling.bias = keep(&end, sampling->bias, biases);
     own->sampling.stop_tokens = keep(&end, sampling->stop_tokens, stops);
+    cot_profile_begin(&own->profile, &l->profiles, end);
     return r;
 }
 
@@ -118,6 +126,7 @@ cot_status cot_loop_submit(cot_loop *l, uint64_t *id, const cot_request *request
 
 static void finish(cot_loop *l, cot_request_state *r, cot_finish reason)
 {
+    cot_profiles_finish(&l->profiles, &cot_loop_request_of(r)->profile, r, l->epoch);
     cot_scheduler_release(&l->scheduler, r);
     const bool failed = reason == COT_FINISH_OVERFLOW || reason == COT_FINISH_CONSTRAINT;
     if (failed && r->id >= l->run_first && r->id < l->run_failed) l->run_failed = r->id;
@@ -193,12 +202,16 @@ static void end_failed(cot_loop *l, const cot_step *step, const cot_executor_ans
 static void take_results(cot_loop *l, const cot_step *step, const cot_executor_answer *answer)
 {
     const cot_executor *x = &l->executor;
-    int64_t row = 0;
-    for (int32_t i = 0; i < step->spans; row += step->span[i++].logits) {
+    int64_t row = 0, token = 0;
+    for (int32_t i = 0; i < step->spans; row += step->span[i].logits, token += step->span[i++].tokens) {
         const cot_span *span = &step->span[i];
         cot_request_state *r = l->scheduler.by_row[span->sequence];
         if (!r->ended && x->tell_logits) x->tell_logits(x->context, span, r, row);
-        if (!r->ended) cot_scheduler_fed(&l->scheduler, r, span->tokens);
+        if (!r->ended) {
+            cot_scheduler_fed(&l->scheduler, r, span->tokens);
+            cot_profiles_feed(&l->profiles, &((cot_loop_request *)r->beside)->profile, r, span, token,
+                              answer->popular, answer->stride);
+        }
         if (!r->ended && r->fed == r->known) advance(l, r, &answer->span[i]);
     }
 }
@@ -209,6 +222,7 @@ static void admit(cot_loop *l)
 {
     for (cot_request_state *r; (r = cot_scheduler_admit(&l->scheduler));) {
         const cot_loop_request *own = cot_loop_request_of(r);
+        cot_profiles_admit(&l->profiles, &((cot_loop_request *)r->beside)->profile, r);
         if (!r->forced && r->known == r->limit && !r->all_logits) // nothing may be generated
             finish(l, r, why_full(r));
         else if (r->admissions == 1 && own->events.on_admit)
@@ -282,6 +296,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     cot_executor_answer answer = {0};
     cot_step step = cot_scheduler_plan(&l->scheduler);
     step.reports = l->watch.on_step;
+    step.routed_every = cot_profiles_count(&l->profiles) ? l->profiles.options.every : 0;
     const cot_cost_step held = cost_step_of(&step);
     cot_cost_expect(&l->scheduler.cost, &held);
     bool prefill = false;
@@ -290,6 +305,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     cot_status status = x->step(x->context, &step, l->scheduler.by_row, &answer, error);
     if (status != COT_OK) return status;
     l->last_step_ns = answer.ns;
+    if (step.routed_every) cot_popularity_elapse(&l->profiles.popularity, (double)answer.ns / 1e9);
     l->steps++;
     *(prefill ? &l->prefill_ns : &l->decode_ns) += answer.ns;
     *(prefill ? &l->prefill_tokens : &l->decode_tokens) += step.tokens;

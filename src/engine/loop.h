@@ -4,6 +4,7 @@
 #ifndef COT_ENGINE_LOOP_H
 #define COT_ENGINE_LOOP_H
 #include "engine/executor.h"
+#include "engine/profiles.h"
 
 /* What the loop keeps beside a request's state: who listens, and how its tokens are drawn. Its lists stand behind it. */
 typedef struct cot_loop_request {
@@ -13,6 +14,7 @@ typedef struct cot_loop_request {
     int32_t logprobs;
     struct cot_constraint *constraint; // NULL: none
     int64_t constrained;               // tokens of the text that it was told of
+    cot_profile profile;
 } cot_loop_request;
 static inline const cot_loop_request *cot_loop_request_of(const cot_request_state *request)
 {
@@ -27,18 +29,20 @@ typedef struct cot_loop_options {
     /* Of the cost model: see cot_cost_init. */
     double prior[COT_COST_TERMS];
     int64_t experts, chosen, at_once;
+    cot_profiles_options profiles;
 } cot_loop_options;
 
 typedef struct cot_loop {
     cot_loop_options options;
     cot_executor executor;
     cot_scheduler scheduler;
-    cot_step_events watch;           // who is told of steps
+    cot_step_events watch; // who is told of steps
+    cot_profiles profiles;
     uint64_t *touched;               // [E] scratch
-    const cot_expert_layout *layout; // by which costs are learnt, and its epoch; NULL: not yet
-    uint64_t epoch;
-    bool failed; // a step failed: the executor is gone
-    bool inside; // a call is under way: callbacks may submit and cancel, not step
+    const cot_expert_layout *layout; // by which costs are learnt; NULL: not yet
+    uint64_t epoch;                  // of the placement, in the last step
+    bool failed;                     // a step failed: the executor is gone
+    bool inside;                     // a call is under way: callbacks may submit and cancel, not step
     uint64_t run_first,
         run_failed; // of cot_loop_run: its first id; the first that overflowed or was stuck, or beyond its last
     int64_t prefill_tokens, decode_tokens, prefill_ns, decode_ns, last_step_ns, steps;

@@ -11,6 +11,7 @@
 #include "kernels/cores.h"
 #include "kernels/pack.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +24,16 @@ int cot_engine_threads(const cot_engine_resolved *o)
     // What starts ranks may bind each to its part of the host: all of that is theirs together, and as much on each host.
     const long cores = cot_larger(sysconf(_SC_NPROCESSORS_ONLN), 1);
     return (int)cot_smaller((cores * place.ranks + place.here - 1) / place.here, COT_CORES_MOST);
+}
+
+/* Every so manieth token's experts make a hundredth, at most, of what a step sends: of its rows alone, each of which goes once to each
+ * rank that is asked, and comes back as one. */
+static int32_t popular_every(const cot_runner_options *r, const cot_config *c, int ranks)
+{
+    const double P = ranks, K = (double)c->gate.top_k, asked = (P - 1) * (1 - pow(1 - 1 / P, K)),
+                 row_bytes = (double)c->hidden * (double)cot_dtype_bytes(r->payload),
+                 experts_bytes = K * sizeof(uint16_t) * (P - 1) / P;
+    return ranks > 1 ? (int32_t)ceil(100 * experts_bytes / (2 * asked * row_bytes)) : 1;
 }
 
 static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved, cot_error *error)
@@ -70,6 +81,15 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
     r->step_maps = cot_scheduler_step_maps(step_tokens, r->sequences, c->max_context, e->block_tokens);
     e->tbt_ns = o->batch.tbt_ns;
     e->max_wait_steps = o->batch.max_wait_steps;
+    if (c->moe_layers && (o->watch.popularity_half_life || o->watch.popularity_half_life_ns))
+        e->profiles =
+            (cot_profiles_options){.n_layers = (int32_t)c->moe_layers,
+                                   .n_experts = (int32_t)c->gate.experts,
+                                   .top_k = (int32_t)c->gate.top_k,
+                                   .half_life_tokens = (double)o->watch.popularity_half_life,
+                                   .half_life_seconds = (double)o->watch.popularity_half_life_ns / 1e9,
+                                   .every = popular_every(r, c, o->group.ranks)};
+    r->routed = e->profiles.n_layers;
     return COT_OK;
 }
 
@@ -278,7 +298,8 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     sizes->weights_attention = cot_format_row_of(e->whole.attention[0].output.format)->name;
     sizes->weights_head = cot_format_row_of(e->whole.output.format)->name;
     sizes->total_bytes = sizes->weight_bytes + embedding + cache + other + attention.used +
-                         cot_scheduler_bytes(&limits) + plans + epochs;
+                         cot_scheduler_bytes(&limits) + cot_profiles_bytes(&e->profiles, &limits) + plans +
+                         epochs;
     sizes->here_bytes = bytes_here(sizes, embedding, fabric, ranks);
     return status;
 }

@@ -40,7 +40,8 @@ static cot_status open_loop(cot_engine *e, cot_error *error)
                                 .ranks = e->info.ranks,
                                 .experts = c->gate.experts,
                                 .chosen = c->moe_layers ? c->gate.top_k : 0,
-                                .at_once = cot_smaller(e->info.ranks, e->info.threads)};
+                                .at_once = cot_smaller(e->info.ranks, e->info.threads),
+                                .profiles = e->profiles};
     cot_executor ranks;
     cot_status status = cot_ranks_open(&ranks, e, error);
     cot_engine_cost_prior(e, options.prior);

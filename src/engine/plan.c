@@ -3,7 +3,8 @@
 #include <string.h>
 
 struct header {
-    int32_t kind, tokens, spans, maps, logits, reports;
+    _Alignas(8) int32_t kind;
+    int32_t tokens, spans, maps, logits, reports, routed_every;
 };
 
 size_t cot_plan_bytes(int64_t tokens, int64_t maps, int ranks)
@@ -31,8 +32,8 @@ size_t cot_plan_write(void *bytes, const cot_plan *plan)
     struct header header = {.kind = plan->kind};
     uint8_t *at = (uint8_t *)bytes + sizeof header;
     if (plan->kind == COT_PLAN_STEP) {
-        header =
-            (struct header){plan->kind, step->tokens, step->spans, step->maps, step->logits, step->reports};
+        header = (struct header){plan->kind,   step->tokens,  step->spans,       step->maps,
+                                 step->logits, step->reports, step->routed_every};
         at = append(at, step->ids, (size_t)step->tokens * sizeof *step->ids);
         at = append(at, step->span, (size_t)step->spans * sizeof *step->span);
         at = append(at, step->map, (size_t)step->maps * sizeof *step->map);
@@ -58,10 +59,15 @@ void cot_plan_read(cot_plan *plan, const void *bytes)
     *plan = (cot_plan){.kind = (cot_plan_kind)header.kind};
     if (plan->kind == COT_PLAN_STEP) {
         const cot_span *span = (const cot_span *)(const void *)(words + header.tokens);
-        plan->step = (cot_step){header.tokens,  header.spans,
-                                header.maps,    header.logits,
-                                header.reports, words,
-                                span,           (const cot_page_map *)(const void *)(span + header.spans)};
+        plan->step = (cot_step){.tokens = header.tokens,
+                                .spans = header.spans,
+                                .maps = header.maps,
+                                .logits = header.logits,
+                                .reports = header.reports,
+                                .routed_every = header.routed_every,
+                                .ids = words,
+                                .span = span,
+                                .map = (const cot_page_map *)(const void *)(span + header.spans)};
     } else if (plan->kind == COT_PLAN_PLACE) {
         plan->words = words;
         plan->count = header.tokens;

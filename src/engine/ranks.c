@@ -132,7 +132,8 @@ static cot_status run_step(void *context, const cot_step *step, cot_request_stat
                                     .experts = result->own_experts,
                                     .layers = e->config->moe_layers,
                                     .stride = e->runner.step_tokens,
-                                    .routed = result->own_rows};
+                                    .routed = result->own_rows,
+                                    .popular = result->routed};
     answer->epoch = e->placing.epoch[e->placing.second].number;
     if (e->config->moe_layers) answer->layout = &e->placing.epoch[e->placing.second].layout;
     if (result->counts) report(e, answer);

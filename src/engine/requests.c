@@ -44,6 +44,41 @@ void cot_engine_watch_steps(cot_engine *e, const cot_step_events *events)
     e->loop.watch = events ? *events : (cot_step_events){0};
 }
 
+void cot_engine_watch_profiles(cot_engine *e, const cot_profile_events *events)
+{
+    e->loop.profiles.watch = events ? *events : (cot_profile_events){0};
+}
+
+void cot_engine_describe_popularity(cot_engine_popularity_info *info, const cot_engine *e)
+{
+    const cot_profiles *p = &e->loop.profiles;
+    const cot_popularity_options *o = &p->popularity.options;
+    *info = (cot_engine_popularity_info){.n_layers = o->n_layers,
+                                         .n_experts = o->n_experts,
+                                         .top_k = o->top_k,
+                                         .n_homes = o->n_homes,
+                                         .half_life_tokens = o->half_life_tokens,
+                                         .half_life_seconds = o->half_life_seconds,
+                                         .every = p->options.every,
+                                         .cells = p->shape.cells,
+                                         .layers_every = p->shape.every};
+}
+
+double cot_engine_popularity(double *counts, const cot_engine *e, int home)
+{
+    const int32_t of = home == COT_HOME_ANY ? COT_POPULARITY_ALL : home;
+    cot_popularity_counts(counts, &e->loop.profiles.popularity, of);
+    return cot_popularity_tokens(&e->loop.profiles.popularity, of);
+}
+
+int64_t cot_engine_popular_tokens(const uint16_t **experts, const int16_t **homes, const cot_engine *e)
+{
+    const cot_popularity *p = &e->loop.profiles.popularity;
+    *experts = p->held_experts;
+    *homes = p->held_home;
+    return p->held;
+}
+
 void cot_engine_watch_cache(cot_engine *e, const cot_cache_events *events)
 {
     e->loop.scheduler.prefix.watch = events ? *events : (cot_cache_events){0};

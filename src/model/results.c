@@ -1,4 +1,5 @@
 /* The end of a step: logits, and everything that rank 0 wants of the other ranks. */
+#include "base/integers.h"
 #include "kernels/pack.h"
 #include "model/runner_state.h"
 #include "checkpoint/stored.h"
@@ -162,6 +163,47 @@ static void send_routing(cot_runner *r, const cot_step *step)
     }
 }
 
+/* Experts of rows of the l-th MoE layer, the first of them the row `from` here and the token `to` of the step, go to rank 0. */
+static void put_experts(cot_runner *r, int64_t l, int64_t from, int64_t to, int64_t rows)
+{
+    const int64_t k = r->c->gate.top_k, n = r->o.step_tokens;
+    cot_put(r->fabric, 0, r->results.routed_experts_at + (uint64_t)((l * n + to) * k) * sizeof(uint16_t),
+            r->network.experts + (l * n + from) * k, (size_t)(rows * k) * sizeof(uint16_t),
+            COT_PHASE_CONTROL);
+}
+
+/* The same of every so manieth token that is at home here, where homes differ from layer to layer. */
+static void send_shuffled_experts(cot_runner *r, int32_t every)
+{
+    for (int64_t l = 0; l < r->c->moe_layers; l++) {
+        cot_homes_order(r->homes.order, r->homes.order_begin, r->homes.home + l * r->o.step_tokens,
+                        r->rows.count, r->fabric->ranks);
+        const int32_t first = r->homes.order_begin[r->fabric->rank],
+                      end = r->homes.order_begin[r->fabric->rank + 1];
+        for (int32_t at = first; at < end; at++)
+            if (r->homes.order[at] % every == 0) put_experts(r, l, at - first, r->homes.order[at], 1);
+    }
+}
+
+/* The same where they do not: all of a span at once, or token by token. */
+static void send_experts(cot_runner *r, const cot_step *step)
+{
+    const int64_t every = step->routed_every;
+    int64_t row = 0, token = 0;
+    for (int32_t i = 0; i < step->spans; token += step->span[i++].tokens) {
+        const cot_span *span = &step->span[i];
+        if (r->o.data_parallel && span->home != r->fabric->rank) continue;
+        const int64_t first = cot_larger(row, r->rows.home0),
+                      end = cot_smaller(row + span->tokens, r->rows.home1), to = token - row;
+        for (int64_t l = 0; l < r->c->moe_layers && first < end; l++) {
+            if (every == 1) put_experts(r, l, first - r->rows.home0, first + to, end - first);
+            for (int64_t t = first; every > 1 && t < end; t++)
+                if ((t + to) % every == 0) put_experts(r, l, t - r->rows.home0, t + to, 1);
+        }
+        row += span->tokens;
+    }
+}
+
 /* ---- what all ranks send ---- */
 
 /* Which of the spans at home here have rows that are not finite: a row that once is stays so to the last layer. */
@@ -238,6 +280,10 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
         send_shuffled_routing(r);
     else if (r->o.capture)
         send_routing(r, step);
+    else if (step->routed_every && shuffled)
+        send_shuffled_experts(r, step->routed_every);
+    else if (step->routed_every)
+        send_experts(r, step);
     tell_unsound(r, step);
     if (r->fabric->rank) {
         send_last(r, step);
@@ -273,6 +319,7 @@ cot_step_result cot_runner_result(const cot_runner *r, const cot_step *step)
                              .experts = r->o.capture ? cot_local(r->fabric, s->routed_experts_at) : NULL,
                              .weights = r->o.capture ? cot_local(r->fabric, s->routed_weights_at) : NULL,
                              .unsound = s->unsound,
+                             .routed = step->routed_every ? cot_local(r->fabric, s->routed_experts_at) : NULL,
                              .counts = step->reports ? cot_local(r->fabric, s->counts_at) : NULL,
                              .own_experts = r->network.experts,
                              .own_rows = cot_runner_splits_heads(r) ? r->rows.count / r->fabric->ranks

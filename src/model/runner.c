@@ -76,13 +76,13 @@ int64_t cot_runner_expert_layers(const cot_runner_options *o)
 static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
 {
     const cot_config *c = r->c;
-    size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
+    const size_t calls = (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k);
     size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
     const struct block all[] = {
         {&r->slots.at, cot_runner_pools_bytes(&r->o)},
         {&r->results.logits_at, logits},
-        {&r->results.routed_experts_at, routed * sizeof(uint16_t)},
-        {&r->results.routed_weights_at, routed * sizeof(float)},
+        {&r->results.routed_experts_at, (r->o.capture || r->o.routed ? calls : 0) * sizeof(uint16_t)},
+        {&r->results.routed_weights_at, (r->o.capture ? calls : 0) * sizeof(float)},
         {&r->results.stats_at, (size_t)ranks * sizeof(cot_rank_stats)},
         {&r->results.done_at, (size_t)ranks * sizeof(uint64_t)},
         {&r->results.unsound_at, (size_t)r->o.step_tokens},

@@ -38,6 +38,7 @@ typedef struct cot_runner_options {
     int64_t step_maps;        // most page maps of a step
     int64_t sequences, pages; // rows of the page table; KV pages
     bool capture;             // routing of every step goes to rank 0
+    bool routed;              // experts of some tokens do, where a step says so (cot_step.routed_every)
     bool count_exchanges;     // what is sent in each exchange is counted apart
     const cot_replay *replay; // what takes the place of gates' choices; NULL: nothing
 } cot_runner_options;
@@ -122,6 +123,8 @@ typedef struct cot_step_result {
     const uint16_t *experts;
     const float *weights;
     const uint8_t *unsound;
+    const uint16_t
+        *routed; // [MoE layers][step_tokens][K] of the step's tokens whose experts it wants; NULL: of none
     const uint16_t *
         own_experts; // [MoE layers][step_tokens][K] as rank 0 has routed own_rows of the step's tokens, perhaps others in each layer
     int64_t own_rows;

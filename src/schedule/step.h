@@ -38,7 +38,8 @@ typedef struct cot_page_map {
 typedef struct cot_step {
     int32_t tokens, spans, maps, logits; // totals
     bool reports;                        // every rank tells rank 0 what it counted
-    const int32_t *ids;                  // [tokens], span after span
+    int32_t routed_every; // rank 0 gets the experts of tokens 0, so many, twice as many ...; 0: of none
+    const int32_t *ids;   // [tokens], span after span
     const cot_span *span;
     const cot_page_map *map;
 } cot_step;

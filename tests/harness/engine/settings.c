@@ -36,6 +36,7 @@ cot_engine_options options_of(const struct setting *s)
     o.experts.slots = s->expert_slots;
     o.experts.movable = s->movable;
     o.experts.routing = s->routing;
+    o.watch.popularity_half_life = s->half_life;
     return o;
 }
 

@@ -18,6 +18,7 @@ struct setting {
     int32_t expert_slots;
     bool movable;
     const cot_engine_routing *routing;
+    int64_t half_life; // of popularity, in tokens
 };
 
 cot_engine_options options_of(const struct setting *s);
