@@ -45,6 +45,9 @@ typedef struct cot_server_options {
     /* Where reports of steps are published over ZeroMQ, "tcp://ADDRESS:PORT". Addresses that other machines reach need
      * `kv_events_no_auth`, too. NULL, the default: nowhere. */
     const char *step_reports_endpoint;
+    /* The same of what requests and home ranks call: signatures of requests that are over, and popularity each second. NULL, the default:
+     * nowhere. */
+    const char *popularity_endpoint;
 } cot_server_options;
 void cot_server_options_init(cot_server_options *options);
 

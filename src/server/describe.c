@@ -34,6 +34,20 @@ static json_t *reports(const cot_server *s)
     return json_pack("{s:s, s:s}", "endpoint", text, "topic", "steps");
 }
 
+static json_t *popularity(const cot_server *s)
+{
+    cot_backend_popularity p;
+    char text[96];
+    if (!*s->popularity.address || s->backend->table->popularity(s->backend, &p, NULL) != COT_OK) return NULL;
+    cot_endpoint_write(text, &s->popularity, 0);
+    json_t *told =
+        json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:i}", "endpoint", text, "topic", "popularity",
+                  "layers", (int)p.layers, "experts", (int)p.experts, "cells", (int)p.cells, "layers_every",
+                  (int)p.layers_every, "top_k", (json_int_t)p.top_k, "every", (int)p.every);
+    cot_backend_popularity_free(&p);
+    return told;
+}
+
 /* How often experts have moved; -1: it has none that could, or memory ran out. */
 static int64_t epoch_of(const cot_server *s)
 {
@@ -61,13 +75,13 @@ void cot_server_show_worker(cot_server *s, cot_http_exchange *exchange)
                                         : NULL;
     cot_server_reply_json(
         s, exchange, 200,
-        json_pack("{s:s, s:o, s:s, s:s, s:s?, s:i, s:i, s:s, s:I, s:o?, s:I, s:i, s:I, s:o?, s:o?, s:o?}",
-                  "version", cot_version(), "models", models, "architecture", info->architecture,
-                  "fingerprint", info->fingerprint, "model_hash", info->model_hash ? hash : NULL, "ranks",
-                  info->ranks, "kv_homes", info->homes, "attention", info->attention, "block_size",
-                  (json_int_t)info->block_tokens, "hash_scheme", scheme, "kv_pages",
-                  (json_int_t)state.load.kv_pages, "page_tokens", PAGE_TOKENS, "max_model_len",
-                  (json_int_t)s->model.max_model_len, "epoch",
-                  epoch < 0 ? NULL : json_integer((json_int_t)epoch), "kv_events", events(s), "step_reports",
-                  reports(s)));
+        json_pack(
+            "{s:s, s:o, s:s, s:s, s:s?, s:i, s:i, s:s, s:I, s:o?, s:I, s:i, s:I, s:o?, s:o?, s:o?, s:o?}",
+            "version", cot_version(), "models", models, "architecture", info->architecture, "fingerprint",
+            info->fingerprint, "model_hash", info->model_hash ? hash : NULL, "ranks", info->ranks, "kv_homes",
+            info->homes, "attention", info->attention, "block_size", (json_int_t)info->block_tokens,
+            "hash_scheme", scheme, "kv_pages", (json_int_t)state.load.kv_pages, "page_tokens", PAGE_TOKENS,
+            "max_model_len", (json_int_t)s->model.max_model_len, "epoch",
+            epoch < 0 ? NULL : json_integer((json_int_t)epoch), "kv_events", events(s), "step_reports",
+            reports(s), "popularity", popularity(s)));
 }

@@ -139,6 +139,11 @@ static bool has_placement_text(const cot_backend_table *table)
     return table->write_placement;
 }
 
+static bool has_popularity(const cot_backend_table *table)
+{
+    return table->popularity;
+}
+
 static bool has_view(const cot_backend_table *table)
 {
     return table->ask_view;
@@ -188,6 +193,7 @@ static const struct route {
     {"/kv_events/snapshot", "GET", show_snapshot, has_snapshot},
     {"/experts", "GET", cot_server_show_experts, has_placement},
     {"/live", "GET", cot_server_show_live, has_view},
+    {"/popularity", "GET", cot_server_show_popularity, has_popularity},
     {"/placement", "GET", cot_server_show_placement, has_placement_text},
     {"/placement", "PUT", cot_server_put_placement, has_moves},
     {"/rebalance/", "GET", cot_server_show_rebalance, has_moves},

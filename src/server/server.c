@@ -3,7 +3,6 @@
 #include "server/moves.h"
 #include "server/routes.h"
 #include "server/view.h"
-#include "worker/step_reports.h"
 
 #include <event2/event.h>
 #include <malloc.h>
@@ -276,23 +275,26 @@ static cot_status start_events(cot_server *s, cot_error *error)
 }
 
 /* What is published, and where. */
-static cot_status read_endpoints(cot_kv_config *config, cot_endpoint *reports, const cot_server_options *o,
-                                 int port, int kv_homes, cot_error *error)
+static cot_status read_endpoints(cot_kv_config *config, cot_endpoint *reports, cot_endpoint *popularity,
+                                 const cot_server_options *o, int port, int kv_homes, cot_error *error)
 {
     cot_status status = cot_kv_config_read(config, o->kv_events_config, error);
     if (status == COT_OK) status = cot_kv_config_check(config, kv_homes, port, o->kv_events_no_auth, error);
     if (status != COT_OK) return status;
-    return cot_step_reports_read(reports, o->step_reports_endpoint, config, kv_homes, port,
-                                 o->kv_events_no_auth, error);
+    status = cot_kv_config_read_beside(reports, "--step-reports-endpoint", o->step_reports_endpoint, config,
+                                       kv_homes, port, NULL, o->kv_events_no_auth, error);
+    if (status != COT_OK) return status;
+    return cot_kv_config_read_beside(popularity, "--popularity-endpoint", o->popularity_endpoint, config,
+                                     kv_homes, port, reports, o->kv_events_no_auth, error);
 }
 
 cot_status cot_server_check(const cot_server_options *options, int kv_homes, cot_error *error)
 {
     cot_kv_config config;
-    cot_endpoint reports;
+    cot_endpoint reports, popularity;
     const cot_status status = cot_access_check_options(&options->access, error);
     if (status != COT_OK) return status;
-    return read_endpoints(&config, &reports, options, options->access.port, kv_homes, error);
+    return read_endpoints(&config, &reports, &popularity, options, options->access.port, kv_homes, error);
 }
 
 static cot_status start_worker(cot_server *s, cot_error *error)
@@ -305,11 +307,12 @@ static cot_status start_worker(cot_server *s, cot_error *error)
                                          .on_view = cot_server_on_view,
                                          .on_snapshot = cot_server_on_snapshot,
                                          .on_moves = cot_server_on_moves}};
-    cot_status status =
-        read_endpoints(&start.kv, &start.reports, &s->options, s->access.options.port, s->info->homes, error);
+    cot_status status = read_endpoints(&start.kv, &start.reports, &start.popularity, &s->options,
+                                       s->access.options.port, s->info->homes, error);
     if (status != COT_OK) return status;
     s->kv = start.kv;
     s->reports = start.reports;
+    s->popularity = start.popularity;
     return s->backend->table->start(s->backend, &start, error);
 }
 
@@ -342,7 +345,8 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_backend 
     if (status == COT_OK) status = describe_model(s, folder, tokenizer, chat, error);
     if (status == COT_OK) status = cot_preparer_open(&s->preparer, &s->model, s->base, error);
     if (status == COT_OK) status = listen_on(s, error);
-    s->options.kv_events_config = s->options.step_reports_endpoint = NULL; // the caller's
+    s->options.kv_events_config = s->options.step_reports_endpoint = s->options.popularity_endpoint =
+        NULL; // the caller's
     s->options.tool_call_parser = s->options.reasoning_parser = NULL;
     if (status == COT_OK)
         *server = s;

@@ -34,8 +34,9 @@ struct cot_server {
     const cot_backend_info *info; // the backend's
     cot_jobs jobs;                // that the backend has
     cot_preparer *preparer;
-    cot_kv_config kv;     // where events of the KV cache are published
-    cot_endpoint reports; // where reports of steps are
+    cot_kv_config kv;        // where events of the KV cache are published
+    cot_endpoint reports;    // where reports of steps are
+    cot_endpoint popularity; // where signatures of requests are, and the popularity of experts
     cot_server_waiting waiting[COT_WAITING_KINDS];
     cot_served_model model;
     cot_served_constraints constraints; // of it
@@ -68,6 +69,8 @@ void cot_server_reply_json(cot_server *server, cot_http_exchange *exchange, int 
 void cot_server_refuse(cot_server *server, cot_http_exchange *exchange, const cot_api_error *error);
 /* Answers with what a router needs to know of the worker. */
 void cot_server_show_worker(cot_server *server, cot_http_exchange *exchange);
+/* Answers with how popular experts are. */
+void cot_server_show_popularity(cot_server *server, cot_http_exchange *exchange);
 /* Answers with a snapshot of the KV cache, as soon as there is one. */
 void cot_server_send_snapshot(cot_server *server, cot_http_exchange *exchange);
 /* For a backend: answers all who wait. NULL: 503. */

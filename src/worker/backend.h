@@ -147,6 +147,22 @@ typedef struct cot_backend_moves {
     } copy[COT_BACKEND_COPIES];
 } cot_backend_moves;
 
+/* What calls of experts are worth lately: one counts 1 when it comes, and half as much a half-life later. */
+typedef struct cot_backend_popularity {
+    int32_t layers, experts, homes; // 0 layers: nothing is counted, or nothing was yet
+    int64_t top_k;
+    double half_life_tokens, half_life_seconds; // one of them is 0
+    int32_t every;                              // so manieth token of a step is counted
+    int32_t cells, layers_every;                // of a signature: cell (l / layers_every) experts + e
+    const int32_t *layer;                       // [layers] the model's numbers
+    double *tokens;                             // [homes]
+    double *counts;                             // [homes][layers][experts]
+} cot_backend_popularity;
+/* Errors: OUT_OF_MEMORY; *copy is then empty. */
+cot_status cot_backend_popularity_copy(cot_backend_popularity *copy, const cot_backend_popularity *popularity,
+                                       cot_error *error);
+void cot_backend_popularity_free(cot_backend_popularity *popularity); // an empty one is fine
+
 enum { COT_VIEW_SEQUENCES = 256 };
 
 /* What it is at, between two steps. */
@@ -180,8 +196,9 @@ typedef struct cot_backend_owner {
 typedef struct cot_backend_start {
     struct event_base *base; // the owner's loop
     cot_backend_owner owner;
-    cot_kv_config kv;     // how events of the KV cache are published
-    cot_endpoint reports; // where reports of steps are; empty: nowhere
+    cot_kv_config kv;        // how events of the KV cache are published
+    cot_endpoint reports;    // where reports of steps are; empty: nowhere
+    cot_endpoint popularity; // where signatures of requests and the popularity of experts are; empty: nowhere
 } cot_backend_start;
 
 typedef struct cot_backend_table {
@@ -214,6 +231,9 @@ typedef struct cot_backend_table {
     /* Where experts are, a text that `move` and coterie's other commands read, which the caller frees. NULL: it has none. Errors:
      * NOT_FOUND: the model has none; OUT_OF_MEMORY. */
     cot_status (*write_placement)(cot_backend *backend, char **text, size_t *bytes, cot_error *error);
+    /* What was counted up to a second ago, or since the backend last had something to do. The caller frees it. NULL: it counts none.
+     * Errors: OUT_OF_MEMORY. */
+    cot_status (*popularity)(cot_backend *backend, cot_backend_popularity *popularity, cot_error *error);
     /* Has a view taken between two steps, soon, and the metrics with it: on_view is called, once for all who asked before. Not
      * where the backend has failed, or does before. NULL: nobody can look into it. */
     void (*ask_view)(cot_backend *backend);

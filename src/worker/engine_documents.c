@@ -1,5 +1,7 @@
 #include "worker/engine_documents.h"
 
+#include "base/error.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +117,60 @@ void cot_backend_placement_free(cot_backend_placement *p)
     free(p->rank);
     free(p->slot);
     *p = (cot_backend_placement){0};
+}
+
+/* ---- popularity ---- */
+
+static cot_status new_popularity(cot_backend_popularity *p, cot_error *error)
+{
+    const size_t homes = (size_t)p->homes, cells = (size_t)p->layers * (size_t)p->experts;
+    p->tokens = calloc(homes + 1, sizeof *p->tokens);
+    p->counts = calloc(homes * cells + 1, sizeof *p->counts);
+    if (p->tokens && p->counts) return COT_OK;
+    cot_backend_popularity_free(p);
+    return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the popularity of %zu experts", cells);
+}
+
+cot_status cot_worker_popularity_of(cot_backend_popularity *out, const cot_engine *engine, cot_error *error)
+{
+    cot_engine_popularity_info info;
+    cot_engine_describe_popularity(&info, engine);
+    *out = (cot_backend_popularity){.layers = info.n_layers,
+                                    .experts = info.n_experts,
+                                    .homes = info.n_homes,
+                                    .top_k = info.top_k,
+                                    .half_life_tokens = info.half_life_tokens,
+                                    .half_life_seconds = info.half_life_seconds,
+                                    .every = info.every,
+                                    .cells = info.cells,
+                                    .layers_every = info.layers_every,
+                                    .layer = cot_engine_describe(engine)->moe_layer};
+    const cot_status status = new_popularity(out, error);
+    const size_t cells = (size_t)out->layers * (size_t)out->experts;
+    for (int home = 0; home < out->homes; home++)
+        out->tokens[home] = cot_engine_popularity(out->counts + (size_t)home * cells, engine, home);
+    return status;
+}
+
+cot_status cot_backend_popularity_copy(cot_backend_popularity *copy, const cot_backend_popularity *p,
+                                       cot_error *error)
+{
+    *copy = *p;
+    copy->tokens = copy->counts = NULL;
+    if (!p->layers) return COT_OK;
+    const cot_status status = new_popularity(copy, error);
+    if (status != COT_OK) return status;
+    const size_t homes = (size_t)p->homes, cells = (size_t)p->layers * (size_t)p->experts;
+    memcpy(copy->tokens, p->tokens, homes * sizeof *p->tokens);
+    memcpy(copy->counts, p->counts, homes * cells * sizeof *p->counts);
+    return COT_OK;
+}
+
+void cot_backend_popularity_free(cot_backend_popularity *p)
+{
+    free(p->tokens);
+    free(p->counts);
+    *p = (cot_backend_popularity){0};
 }
 
 /* ---- a step ---- */

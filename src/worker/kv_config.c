@@ -145,3 +145,29 @@ cot_status cot_kv_config_check(const cot_kv_config *c, int ranks, int http_port,
             c->replay_endpoint.port, c->replay_endpoint.port + ranks - 1);
     return COT_OK;
 }
+
+cot_status cot_kv_config_read_beside(cot_endpoint *e, const char *option, const char *text,
+                                     const cot_kv_config *kv, int homes, int http_port,
+                                     const cot_endpoint *other, bool no_auth, cot_error *error)
+{
+    *e = (cot_endpoint){0};
+    if (!text) return COT_OK;
+    if (!cot_endpoint_read(e, text))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "%s is not tcp://ADDRESS:PORT (an address in numbers, localhost, or * "
+                        "for all of them)",
+                        option);
+    if (!cot_endpoint_is_own(e) && !no_auth)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "%s: %s can be reached from other machines, and nobody is asked for a "
+                        "key there: say --kv-events-no-auth if everybody may read what is published",
+                        option, e->address);
+    const bool collides =
+        e->port == http_port || (other && *other->address && other->port == e->port) ||
+        (kv->enabled &&
+         (cot_ports_overlap(kv->endpoint.port, homes, e->port, 1) ||
+          (*kv->replay_endpoint.address && cot_ports_overlap(kv->replay_endpoint.port, homes, e->port, 1))));
+    if (!collides) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "%s: port %d is the server's own, or one of %s", option,
+                    e->port, other ? "--kv-events-config or --step-reports-endpoint" : "--kv-events-config");
+}

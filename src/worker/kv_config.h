@@ -23,4 +23,11 @@ cot_status cot_kv_config_read(cot_kv_config *config, const char *json, cot_error
 cot_status cot_kv_config_check(const cot_kv_config *config, int ranks, int http_port, bool no_auth,
                                cot_error *error);
 
+/* Reads where something else is published, as `option` says it. Its port is none of the server's, of the KV events' of `homes` ranks and of
+ * `other` (NULL, or empty: there is none), and its address this machine's unless `no_auth`. `text` NULL: *endpoint is empty. Errors:
+ * INVALID_ARGUMENT. Thread-safe. */
+cot_status cot_kv_config_read_beside(cot_endpoint *endpoint, const char *option, const char *text,
+                                     const cot_kv_config *kv, int homes, int http_port,
+                                     const cot_endpoint *other, bool no_auth, cot_error *error);
+
 #endif

@@ -198,6 +198,8 @@ static void wake(void *context)
 static cot_status publish_all(cot_mock_worker *b, const cot_backend_start *s, cot_error *error)
 {
     cot_status status = COT_OK;
+    if (*s->popularity.address)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "--popularity-endpoint: a mock has no experts");
     if (*s->reports.address)
         status = cot_step_reports_open(&b->reports, &s->reports, b->info.ranks, s->base, error);
     if (status != COT_OK || !s->kv.enabled) return status;

@@ -59,7 +59,8 @@ cot_status cot_mock_ports(cot_mock_published *out, const cot_mock *mock, int ind
     cot_status status = cot_kv_config_read(&kv, kv_events, error);
     if (status == COT_OK) status = cot_kv_config_check(&kv, all, http_port, no_auth, error);
     if (status == COT_OK)
-        status = cot_step_reports_read(&reports, step_reports, &kv, all, http_port, no_auth, error);
+        status = cot_kv_config_read_beside(&reports, "--step-reports-endpoint", step_reports, &kv, all,
+                                           http_port, NULL, no_auth, error);
     if (status == COT_OK && step_reports)
         status = check_reports(&reports, (int)mock->workers, &kv, all, error);
     if (status != COT_OK) return status;

@@ -16,6 +16,7 @@
 #include "worker/fingerprint.h"
 #include "worker/kv_events.h"
 #include "worker/moves.h"
+#include "worker/popularity_topic.h"
 #include "worker/records.h"
 
 #include <stdlib.h>
@@ -33,9 +34,10 @@ typedef struct engine_backend {
     cot_engine *engine;
     /* Of the start; constant from then on. */
     cot_backend_owner owner;
-    cot_kv_events *kv;         // NULL: nobody follows the cache
-    cot_step_reports *reports; // NULL: nor steps
-    bool runs;                 // there is a thread
+    cot_kv_events *kv;           // NULL: nobody follows the cache
+    cot_step_reports *reports;   // NULL: nor steps
+    cot_popularity_topic *topic; // NULL: nor what is called
+    bool runs;                   // there is a thread
     pthread_t thread;
     cot_wake news; // there are records
 
@@ -51,6 +53,7 @@ typedef struct engine_backend {
     bool gone;                   // the ranks are, after a failure
     cot_backend_metrics metrics; // the newest, which the loop has not taken; all zero: none
     cot_worker_moves moves;
+    cot_backend_popularity popularity; // the newest; empty: none yet
 
     /* The engine's thread alone. */
     cot_records step; // what is told since `records` was last taken
@@ -263,6 +266,23 @@ static void publish(engine_backend *b)
     if (news) cot_wake_up(&b->news);
 }
 
+/* What experts are worth of late, for who asks and who follows. */
+static cot_status gather_popularity(engine_backend *b, cot_error *error)
+{
+    cot_backend_popularity now;
+    const cot_status status = cot_worker_popularity_of(&now, b->engine, error);
+    if (status != COT_OK) return status;
+    const size_t cells = (size_t)now.layers * (size_t)now.experts;
+    for (int home = 0; b->topic && home < now.homes; home++)
+        cot_popularity_topic_put_home(b->topic, home, now.tokens[home], now.counts + (size_t)home * cells);
+    pthread_mutex_lock(&b->lock);
+    const cot_backend_popularity old = b->popularity;
+    b->popularity = now;
+    pthread_mutex_unlock(&b->lock);
+    cot_backend_popularity_free(&(cot_backend_popularity){.tokens = old.tokens, .counts = old.counts});
+    return COT_OK;
+}
+
 /* The counters of all ranks, where there were steps since they were last gathered, and never before. */
 static cot_status gather(engine_backend *b, cot_error *error)
 {
@@ -282,7 +302,7 @@ static cot_status gather(engine_backend *b, cot_error *error)
     b->metrics = metrics;
     pthread_mutex_unlock(&b->lock);
     cot_worker_metrics_clear(&old);
-    return COT_OK;
+    return gather_popularity(b, error);
 }
 
 /* ---- experts that move ---- */
@@ -543,6 +563,15 @@ static cot_status placement(cot_backend *backend, cot_backend_placement *out, co
     return cot_worker_placement_of(out, ((engine_backend *)backend)->engine, error);
 }
 
+static cot_status popularity(cot_backend *backend, cot_backend_popularity *out, cot_error *error)
+{
+    engine_backend *b = (engine_backend *)backend;
+    pthread_mutex_lock(&b->lock);
+    const cot_status status = cot_backend_popularity_copy(out, &b->popularity, error);
+    pthread_mutex_unlock(&b->lock);
+    return status;
+}
+
 /* Wakes the engine's thread for it. */
 static void order(engine_backend *b, bool *what)
 {
@@ -635,6 +664,12 @@ static void on_step(void *context, const cot_step_report *report)
     cot_step_reports_put(b->reports, &told);
 }
 
+static void on_profile(void *context, const cot_profile_told *profile)
+{
+    engine_backend *b = context;
+    cot_popularity_topic_put_request(b->topic, profile);
+}
+
 /* What is watched is so from the engine's first step on. */
 static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot_error *error)
 {
@@ -642,6 +677,12 @@ static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot
     if (*s->reports.address) {
         status = cot_step_reports_open(&b->reports, &s->reports, b->info.ranks, s->base, error);
         if (status == COT_OK) cot_engine_watch_steps(b->engine, &(cot_step_events){b, on_step});
+    }
+    if (status == COT_OK && *s->popularity.address) {
+        cot_engine_popularity_info info;
+        cot_engine_describe_popularity(&info, b->engine);
+        status = cot_popularity_topic_open(&b->topic, &s->popularity, &info, s->base, error);
+        if (status == COT_OK) cot_engine_watch_profiles(b->engine, &(cot_profile_events){b, on_profile});
     }
     if (status != COT_OK || !s->kv.enabled) return status;
     const cot_kv_events_owner owner = {.context = b,
@@ -664,7 +705,8 @@ static cot_status start(cot_backend *backend, const cot_backend_start *s, cot_er
 {
     engine_backend *b = (engine_backend *)backend;
     b->owner = s->owner;
-    const cot_status status = publish_all(b, s, error);
+    cot_status status = publish_all(b, s, error);
+    if (status == COT_OK) status = cot_worker_popularity_of(&b->popularity, b->engine, error);
     if (status != COT_OK) return status;
     b->runs = cot_wake_open(&b->news, s->base, take_records, b) && cot_thread_start(&b->thread, run, b);
     return b->runs ? COT_OK : cot_fail(error, COT_IO, "cannot start the engine's thread");
@@ -681,9 +723,12 @@ static void close_backend(cot_backend *backend)
     }
     cot_engine_watch_cache(b->engine, NULL);
     cot_engine_watch_steps(b->engine, NULL);
+    cot_engine_watch_profiles(b->engine, NULL);
     cot_wake_close(&b->news);
     cot_kv_events_close(b->kv);
     cot_step_reports_close(b->reports);
+    cot_popularity_topic_close(b->topic);
+    cot_backend_popularity_free(&b->popularity);
     cot_records_free(&b->records);
     cot_records_free(&b->step);
     cot_records_free(&b->reading);
@@ -711,6 +756,7 @@ cot_status cot_worker_of_engine(cot_backend **backend, cot_engine *engine, const
                                             .find_moves = find_moves,
                                             .cancel_moves = cancel_moves,
                                             .write_placement = write_placement,
+                                            .popularity = popularity,
                                             .ask_view = ask_view,
                                             .ask_snapshot = ask_snapshot,
                                             .close = close_backend};

@@ -126,33 +126,6 @@ static void take_news(void *context, uint64_t times)
 
 /* ---- opening ---- */
 
-cot_status cot_step_reports_read(cot_endpoint *e, const char *text, const cot_kv_config *kv, int homes,
-                                 int http_port, bool no_auth, cot_error *error)
-{
-    *e = (cot_endpoint){0};
-    if (!text) return COT_OK;
-    if (!cot_endpoint_read(e, text))
-        return cot_fail(
-            error, COT_INVALID_ARGUMENT,
-            "--step-reports-endpoint is not tcp://ADDRESS:PORT (an address in numbers, localhost, or * "
-            "for all of them)");
-    if (!cot_endpoint_is_own(e) && !no_auth)
-        return cot_fail(
-            error, COT_INVALID_ARGUMENT,
-            "--step-reports-endpoint: %s can be reached from other machines, and nobody is asked for a "
-            "key there: say --kv-events-no-auth if everybody may read what is published",
-            e->address);
-    const bool collides =
-        e->port == http_port ||
-        (kv->enabled &&
-         (cot_ports_overlap(kv->endpoint.port, homes, e->port, 1) ||
-          (*kv->replay_endpoint.address && cot_ports_overlap(kv->replay_endpoint.port, homes, e->port, 1))));
-    if (!collides) return COT_OK;
-    return cot_fail(error, COT_INVALID_ARGUMENT,
-                    "--step-reports-endpoint: port %d is the server's own, or one of --kv-events-config",
-                    e->port);
-}
-
 cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *endpoint, int ranks,
                                  struct event_base *base, cot_error *error)
 {

@@ -30,10 +30,6 @@ typedef struct cot_backend_report {
     const cot_home_load *home; // [homes] as the step was over
 } cot_backend_report;
 
-/* Reads where they are published. Its port is none of the server's and of the KV events' of `homes` ranks, and its address this
- * machine's unless `no_auth`. NULL: *endpoint is empty. Errors: INVALID_ARGUMENT. Thread-safe. */
-cot_status cot_step_reports_read(cot_endpoint *endpoint, const char *text, const cot_kv_config *kv, int homes,
-                                 int http_port, bool no_auth, cot_error *error);
 /* Publishes steps of so many ranks, 1 to 64, and no more homes. `*reports` is NULL on failure. Errors: IO (the port is taken), INVALID_ARGUMENT (an
  * address that is not here), OUT_OF_MEMORY. */
 cot_status cot_step_reports_open(cot_step_reports **reports, const cot_endpoint *endpoint, int ranks,

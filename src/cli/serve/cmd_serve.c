@@ -23,7 +23,7 @@ struct serve_settings {
     int64_t seed;
     cli_access_settings access;
     cli_list given, served_names;
-    const char *kv_events_config, *step_reports_endpoint;
+    const char *kv_events_config, *step_reports_endpoint, *popularity_endpoint;
     const char *tool_call_parser, *reasoning_parser;
     bool kv_events_no_auth;
     int64_t max_model_len;
@@ -129,6 +129,7 @@ static void set_up(struct server_setup *setup, const struct serve_settings *s, c
     o->answer_timeout_ms = (int64_t)(s->answer_timeout * 1000);
     o->kv_events_config = s->kv_events_config;
     o->step_reports_endpoint = s->step_reports_endpoint;
+    o->popularity_endpoint = s->popularity_endpoint;
     o->tool_call_parser = s->tool_call_parser;
     o->reasoning_parser = s->reasoning_parser;
     o->kv_events_no_auth = s->kv_events_no_auth;
@@ -227,6 +228,10 @@ static const cli_option serving_options[] = {
      "publish what each step was at tcp://ADDRESS:PORT (ZeroMQ PUB): tokens, experts, bytes, the time "
      "foretold and taken",
      AT(step_reports_endpoint)},
+    {"popularity-endpoint", 0, CLI_OPTION_TEXT, "ENDPOINT", NULL,
+     "publish which experts requests called, and which are popular, at tcp://ADDRESS:PORT (ZeroMQ PUB): "
+     "signatures of requests that are over, counts of home ranks each second",
+     AT(popularity_endpoint)},
     {"shutdown-timeout", 0, CLI_OPTION_REAL, "S", "30",
      "seconds that answers under way may take after SIGTERM or Ctrl-C (a second one ends them)",
      AT(shutdown_timeout), .min = 0, .max = 86400},
