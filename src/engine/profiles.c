@@ -147,12 +147,12 @@ void cot_profiles_finish(const cot_profiles *p, const cot_profile *profile, cons
     if (!p->watch.on_profile || !p->shape.cells || profile->counted < r->text_begin) return;
     const int64_t block = p->scheduler->limits.block, blocks = block ? r->text_begin / block : 0;
     const cot_profile_told told = {.home = r->home % p->scheduler->limits.homes,
-                                      .epoch = epoch,
-                                      .has_block = blocks > 0,
-                                      .block_hash = blocks ? hash_of_prompt(r, block, blocks) : 0,
-                                      .cells = p->shape.cells,
-                                      .prompt = profile->prompt,
-                                      .answer = profile->answer};
+                                   .epoch = epoch,
+                                   .has_block = blocks > 0,
+                                   .block_hash = blocks ? hash_of_prompt(r, block, blocks) : 0,
+                                   .cells = p->shape.cells,
+                                   .prompt = profile->prompt,
+                                   .answer = profile->answer};
     p->watch.on_profile(p->watch.context, &told);
 }
 

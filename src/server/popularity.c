@@ -41,8 +41,8 @@ static json_t *as_json(const cot_server *s, const cot_backend_popularity *p, con
     for (int32_t h = 0; h < p->homes; h++)
         json_array_append_new(homes, counts_json(p, p->counts + (size_t)h * cells));
     return json_pack("{s:s?, s:o, s:i, s:I, s:o?, s:o?, s:i, s:o, s:o, s:o}", "model_hash",
-                     s->info->model_hash ? hash : NULL, "layers", layers, "experts", (int)p->experts,
-                     "top_k", (json_int_t)p->top_k, "half_life_tokens",
+                     s->info->model_hash ? hash : NULL, "layers", layers, "experts", (int)p->experts, "top_k",
+                     (json_int_t)p->top_k, "half_life_tokens",
                      p->half_life_tokens > 0 ? json_real(p->half_life_tokens) : NULL, "half_life_seconds",
                      p->half_life_seconds > 0 ? json_real(p->half_life_seconds) : NULL, "every",
                      (int)p->every, "tokens", reals(p->tokens, (size_t)p->homes), "counts",
@@ -50,8 +50,7 @@ static json_t *as_json(const cot_server *s, const cot_backend_popularity *p, con
 }
 
 /* Tensors counts [L][E], counts_of_homes [homes][L][E] and tokens [homes], float64, and layers [L], int32. */
-static bool as_safetensors(FILE *out, const cot_server *s, const cot_backend_popularity *p,
-                           const double *all)
+static bool as_safetensors(FILE *out, const cot_server *s, const cot_backend_popularity *p, const double *all)
 {
     char hash[COT_HASH_TEXT_BYTES];
     cot_hash_print(hash, s->info->model_hash);
@@ -66,8 +65,18 @@ static bool as_safetensors(FILE *out, const cot_server *s, const cot_backend_pop
          .shape = {H, L, E},
          .data = p->counts,
          .bytes = (size_t)H * cells * 8},
-        {.name = "layers", .dtype = COT_I32, .dims = 1, .shape = {L}, .data = p->layer, .bytes = (size_t)L * 4},
-        {.name = "tokens", .dtype = COT_F64, .dims = 1, .shape = {H}, .data = p->tokens, .bytes = (size_t)H * 8}};
+        {.name = "layers",
+         .dtype = COT_I32,
+         .dims = 1,
+         .shape = {L},
+         .data = p->layer,
+         .bytes = (size_t)L * 4},
+        {.name = "tokens",
+         .dtype = COT_F64,
+         .dims = 1,
+         .shape = {H},
+         .data = p->tokens,
+         .bytes = (size_t)H * 8}};
     const size_t count = sizeof tensors / sizeof *tensors;
     if (cot_safetensors_begin(out, "popularity", tensors, count, meta, s->info->model_hash ? 3 : 2, NULL) !=
         COT_OK)

@@ -11,11 +11,11 @@
 #include <string.h>
 
 enum {
-    CELL_BYTES = 3,           // of a signature: u16 cell, u8 count
+    CELL_BYTES = 3, // of a signature: u16 cell, u8 count
     REQUEST_BYTES = 2 * CELL_BYTES * COT_SIGNATURE_LARGEST + 64,
-    KEPT_REQUESTS = 2048,     // that the loop may be behind
-    KEPT_SECONDS = 2,         // of homes
-    MOST_UNREAD = 10000       // messages that a subscriber may be behind
+    KEPT_REQUESTS = 2048, // that the loop may be behind
+    KEPT_SECONDS = 2,     // of homes
+    MOST_UNREAD = 10000   // messages that a subscriber may be behind
 };
 
 struct cot_popularity_topic {

@@ -12,7 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYERS = 2, EXPERTS = 7, TOP_K = 2, CELLS = LAYERS * EXPERTS, BLOCK = 16, MOST_RANKS = 3, MOST_TEXTS = 4, HALF_LIFE = 50 };
+enum {
+    LAYERS = 2,
+    EXPERTS = 7,
+    TOP_K = 2,
+    CELLS = LAYERS * EXPERTS,
+    BLOCK = 16,
+    MOST_RANKS = 3,
+    MOST_TEXTS = 4,
+    HALF_LIFE = 50
+};
 
 /* A text, and of each of its tokens what it called; `counted`: it is one that the other engine asks for. */
 struct text {

@@ -122,7 +122,7 @@ const cli_command cli_cmd_bench_signature = {
         "A sequence that is long enough is a request; of shorter ones some whole tokens are known. Sends "
         "are other ranks that a token needs in a layer; peak is what the rank that serves most serves of a "
         "layer, in means, the mean over layers. Homes get equally many requests, to one. The oracle chooses "
-        "by tokens of what it is judged on. docs/PLACEMENT.md tells how, and has the figures.",
+        "by tokens of what it is judged on. docs/PLACEMENT_NUMBERS.md has figures.",
     .examples = (const char *const[]){"coterie bench signature gpt-oss-20b --ranks 8",
                                       "coterie bench signature routing.safetensors -r 4 --json", NULL},
     .options = {.groups = (const cli_option_group[]){{"Options", options, 0}, {0}},
