@@ -5,6 +5,9 @@
 #include "harness/engine/golden.h"
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
+#include "harness/refused.h"
+
+#include "coterie/model.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -202,11 +205,47 @@ static void sparse_attention_is_not_reached(void **state)
     each_family(true, 2, compare_begin);
 }
 
+/* ---- what is not there ---- */
+
+static void absent_families_are_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+        char path[1024];
+        cot_model_info info;
+        cot_error error;
+        snprintf(path, sizeof path, FAMILIES "%s", absent[i]);
+        assert_refused(cot_model_describe(&info, path, &error), &error, "unknown architecture '");
+    }
+}
+
+/* Of models whose tensors have other names or hold several matrices no folder is written. */
+static void not_converted(void **state)
+{
+    (void)state;
+    static const char *const folders[][2] = {
+        {"granitemoe", "of granitemoe no folder is written: its matrices lie together in tensors"},
+        {"kimi-k25", "it is a part of a model that does more than texts"}};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char path[1024];
+        cot_model_convert_options options;
+        cot_error error;
+        snprintf(path, sizeof path, FAMILIES "%s", folders[i][0]);
+        cot_model_convert_options_init(&options);
+        assert_refused(cot_model_convert(path, "families-not-converted", &options, NULL, &error), &error,
+                       folders[i][1]);
+        assert_false(folder_exists("families-not-converted"));
+    }
+}
+
 int main(void)
 {
     if (golden_absent("golden answers of families")) return SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_and_routing), cmocka_unit_test(likeliest_ids),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_and_routing),
+                                       cmocka_unit_test(likeliest_ids),
                                        cmocka_unit_test(preempted),
-                                       cmocka_unit_test(sparse_attention_is_not_reached)};
+                                       cmocka_unit_test(sparse_attention_is_not_reached),
+                                       cmocka_unit_test(absent_families_are_named),
+                                       cmocka_unit_test(not_converted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
