@@ -239,9 +239,8 @@ const cli_command cli_cmd_bench_drift = {
                "sends. docs/PLACEMENT_NUMBERS.md "
                "has figures.",
     .examples =
-        (const char *const[]){"coterie bench drift gpt-oss-20b.safetensors --first 0-99 --plot out/drift.svg",
-                              "coterie bench drift intent.safetensors law.safetensors --shape "
-                              "deepseek-v2-lite --second-width 16",
+        (const char *const[]){"coterie bench drift gpt-oss.safetensors --first 0 --plot drift.svg",
+                              "coterie bench drift gpt-oss.safetensors --first 0 --costs 4239,352.6,380.2",
                               NULL},
     .options = {.groups = (const cli_option_group[]){{"Options", options, 0}, {0}},
                 .positionals =
