@@ -132,6 +132,18 @@ class Chat(unittest.TestCase):
             run("chat", f"http://127.0.0.1:{peer.port}", input="Hi\nAnd?\n")
             self.assertEqual(peer.bodies[1]["messages"][1], {"role": "assistant", "content": "a\0b"})
 
+    def test_reasoning_is_folded(self):
+        """It is told of, and so are calls; the answer alone is written."""
+        deltas = [{"role": "assistant", "content": "", "reasoning_content": "be"}, {"reasoning_content": "cause"}, {"content": "yes"},
+                  {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}}]},
+                  {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}]  # fmt: skip
+        with Peer(*(json.dumps({"choices": [{"delta": delta}]}) for delta in deltas), "[DONE]") as peer:
+            chat = run("chat", f"http://127.0.0.1:{peer.port}", input="hi\n")
+        self.assertEqual((chat.returncode, chat.stdout), (0, "yes\n"))
+        self.assertIn("[reasoning ... 7 bytes]", chat.stderr)
+        self.assertNotIn("because", chat.stderr)
+        self.assertIn("[calls f] {}", chat.stderr)
+
     def test_refusals(self):
         for where, word in [("http://127.0.0.1:9", "127.0.0.1"), ("https://localhost", "https"), ("/none", "/none"), ("http://", "URL")]:
             bad = run("chat", where, input="hi\n")

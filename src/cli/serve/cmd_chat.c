@@ -28,6 +28,7 @@ struct conversation {
     json_t *messages; // what has been said
     const char *model;
     cli_growing_text answer; // what is being said
+    size_t reasoned;         // bytes of reasoning before it
     bool talks;              // with a person: prompts, hints
     bool failed;
 };
@@ -45,6 +46,33 @@ static void on_interrupt(int number)
 
 /* ---- an answer ---- */
 
+/* Reasoning is told of and not shown: it is no answer. */
+static void fold_reasoning(struct conversation *c, const json_t *delta)
+{
+    const size_t bytes = json_string_length(json_object_get(delta, "reasoning_content"));
+    const bool ends = c->reasoned && json_string_length(json_object_get(delta, "content"));
+    if (bytes && !c->reasoned) fputs("[reasoning ...", stderr);
+    c->reasoned += bytes;
+    if (!ends) return;
+    fprintf(stderr, " %zu bytes]\n", c->reasoned);
+    c->reasoned = 0;
+}
+
+/* Calls are shown, and not made. */
+static void show_calls(const json_t *delta)
+{
+    size_t i;
+    json_t *call;
+    json_array_foreach(json_object_get(delta, "tool_calls"), i, call)
+    {
+        const json_t *function = json_object_get(call, "function");
+        const char *name = json_string_value(json_object_get(function, "name")),
+                   *arguments = json_string_value(json_object_get(function, "arguments"));
+        if (name) fprintf(stderr, "\n[calls %s] ", name);
+        if (arguments) fputs(arguments, stderr);
+    }
+}
+
 /* An event of the stream: some text, or an error. */
 static bool on_event(void *context, const char *data, size_t bytes)
 {
@@ -54,12 +82,14 @@ static bool on_event(void *context, const char *data, size_t bytes)
     const char *said = json ? json_string_value(json_object_get(json_object_get(json, "error"), "message"))
                             : "the server sent an event that is no JSON";
     const json_t *choice = json_array_get(json_object_get(json, "choices"), 0),
-                 *text = json_object_get(json_object_get(choice, "delta"), "content");
+                 *delta = json_object_get(choice, "delta"), *text = json_object_get(delta, "content");
     bool good = true;
     if (said) {
         cli_complain("%s", said);
         c->failed = true;
     }
+    fold_reasoning(c, delta);
+    show_calls(delta);
     if (json_is_string(text)) {
         fwrite(json_string_value(text), 1, json_string_length(text), stdout);
         good = fflush(stdout) == 0 &&
@@ -96,12 +126,13 @@ static bool answer(struct conversation *c)
     cot_error error;
     bool interrupted = false;
     char *request = request_of(c);
-    c->answer.bytes = 0;
+    c->answer.bytes = c->reasoned = 0;
     c->failed = !request;
     const cot_status status = request ? cot_client_stream(c->client, "/v1/chat/completions", request,
                                                           on_event, c, &interrupted, &error)
                                       : COT_OK;
     free(request);
+    if (c->reasoned) fprintf(stderr, " %zu bytes]\n", c->reasoned); // no more than that has come
     if (status != COT_OK) cli_complain_of(&error);
     const bool good = status == COT_OK && !c->failed;
     if (good)
