@@ -27,6 +27,11 @@ if(Python3_EXECUTABLE)
   set_tests_properties(server/test_abuse_long PROPERTIES LABELS "server;long" TIMEOUT 600 ENVIRONMENT "${environment};COT_ABUSE_SECONDS=60")
   add_test(NAME server/soak COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/soak.py)
   set_tests_properties(server/soak PROPERTIES LABELS "server;long" TIMEOUT 1800 ENVIRONMENT "${environment};COT_SOAK_SECONDS=300")
+  # A loop of each package that agents are built with.
+  foreach(client openai langchain instructor)
+    add_test(NAME server/test_agents_${client} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/test_agents.py ${client})
+    set_tests_properties(server/test_agents_${client} PROPERTIES LABELS "server;long" TIMEOUT 1800 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+  endforeach()
   # Thousands of clients; other people's scanners and load generators, the requests of one, an evaluation harness, and a server for each family.
   set_tests_properties(server/test_endurance server/test_scanners server/test_vllm_requests server/test_guidellm server/test_lm_eval server/test_families PROPERTIES LABELS "server;long" TIMEOUT 1800)
 endif()
