@@ -123,6 +123,7 @@ static void run_text(struct world *w, struct text *t, const struct text *other, 
     if (other) { // as much as blocks are cached of is known, with what the other called
         t->prompt = same + 1 + (int64_t)(draw(seed) % 30);
         memcpy(t->ids, other->ids, (size_t)same * sizeof *t->ids);
+        t->ids[same] = (other->ids[same] + 1) % VOCAB; // no more than that is the same
         memcpy(t->experts, other->experts, (size_t)(same / BLOCK * BLOCK) * sizeof *t->experts);
         memcpy(t->counted, other->counted, (size_t)(same / BLOCK * BLOCK) * sizeof *t->counted);
         t->home = other->home;
