@@ -130,6 +130,7 @@ static void run_text(struct world *w, struct text *t, const struct text *other, 
     } else
         t->home = (int)(draw(seed) % (uint64_t)w->shown->info.ranks);
     t->tokens = t->prompt + 1 + (int64_t)(draw(seed) % 40);
+    if (t->tokens >= CONTEXT) t->tokens = CONTEXT - 1; // prompts are of 189 tokens at most
     w->now = t;
     cot_request r = forced_request(t->ids, t->tokens, t->prompt);
     r.all_logits = false; // such requests find nothing in the cache
