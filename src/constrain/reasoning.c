@@ -69,9 +69,11 @@ static cot_status compute_mask(cot_constraint *c, uint32_t *words, cot_error *er
 static cot_status commit(cot_constraint *c, int32_t token, cot_error *error)
 {
     reasoned *r = (reasoned *)c;
-    const bool begins = !is_within(r) && r->begun == NOWHERE && token == r->how.begin && (may_begin(r) || !r->behind);
+    const bool begins =
+        !is_within(r) && r->begun == NOWHERE && token == r->how.begin && (may_begin(r) || !r->behind);
     if (is_spent(r) && token != r->how.end)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "token %d goes on with reasoning that is to end", (int)token);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "token %d goes on with reasoning that is to end",
+                        (int)token);
     if (begins)
         r->begun = r->tokens;
     else if (is_within(r) && token == r->how.end)
@@ -124,14 +126,16 @@ static cot_status copy(cot_constraint **out, const cot_constraint *c, cot_error 
 
 static const cot_constraint_table table = {copy, compute_mask, commit, roll_back, may_end, close_reasoned};
 
-cot_status cot_constraint_behind_reasoning(cot_constraint **out, const cot_constraint_reasoning *how, cot_constraint *behind,
-                                           cot_error *error)
+cot_status cot_constraint_behind_reasoning(cot_constraint **out, const cot_constraint_reasoning *how,
+                                           cot_constraint *behind, cot_error *error)
 {
     *out = NULL;
     const size_t words = ((size_t)how->vocab + 31) / 32;
     cot_status status = COT_OK;
-    if (how->vocab < 1 || how->end < 0 || how->end >= how->vocab || how->begin < -1 || how->begin >= how->vocab)
-        status = cot_fail(error, COT_INVALID_ARGUMENT, "reasoning ends with token %d, which is not in the vocabulary", (int)how->end);
+    if (how->vocab < 1 || how->end < 0 || how->end >= how->vocab || how->begin < -1 ||
+        how->begin >= how->vocab)
+        status = cot_fail(error, COT_INVALID_ARGUMENT,
+                          "reasoning ends with token %d, which is not in the vocabulary", (int)how->end);
     else if (behind && behind->words != words)
         status = cot_fail(error, COT_INVALID_ARGUMENT, "the constraint is of another vocabulary");
     reasoned *r = status == COT_OK ? malloc(sizeof *r) : NULL;

@@ -136,8 +136,7 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
         return cot_api_fail(error, 503, NULL, NULL, "out of memory");
     memcpy(c->tokens, prompt->ids, prompt->count * sizeof *c->tokens);
     if (before->count) memcpy(c->tokens + prompt->count, before->ids, before->count * sizeof *c->tokens);
-    if (!cot_said_open(&c->said, r, model))
-        return cot_api_fail(error, 503, NULL, NULL, "out of memory");
+    if (!cot_said_open(&c->said, r, model)) return cot_api_fail(error, 503, NULL, NULL, "out of memory");
     if (!open_text(c, r, model, error) || !replay(c, r, model, before, error) ||
         (r->echo && !echo_prompt(c, r, model, error)))
         return false;

@@ -85,9 +85,9 @@ bool cot_said_open(cot_said *m, const cot_api_request *r, const cot_served_model
 {
     const cot_dialect *calls = calls_of(r, model), *reasoning = model->dialects.reasoning;
     *m = (cot_said){.legacy = r->tools.legacy,
-                       .is_single = !r->tools.parallel || r->tools.legacy,
-                       .drops_reasoning = !r->include_reasoning,
-                       .is_short = model->dialects.calls && model->dialects.calls->is_short};
+                    .is_single = !r->tools.parallel || r->tools.legacy,
+                    .drops_reasoning = !r->include_reasoning,
+                    .is_short = model->dialects.calls && model->dialects.calls->is_short};
     if (!cot_buffer_append(&m->content, "", 0) || !cot_buffer_append(&m->reasoning, "", 0)) return false;
     if (!cot_said_reads(r, model)) return true;
     const cot_dialect_options options = {.calls = calls,

@@ -63,7 +63,8 @@ static void close_counted(cot_constraint *c)
     free(c);
 }
 
-static const cot_constraint_table table = {copy_counted, mask_counted, commit_counted, roll_back_counted, may_end_counted, close_counted};
+static const cot_constraint_table table = {copy_counted,      mask_counted,    commit_counted,
+                                           roll_back_counted, may_end_counted, close_counted};
 
 static cot_constraint *inner(void)
 {

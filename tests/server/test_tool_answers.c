@@ -8,7 +8,8 @@
 
 #define CHAT "/v1/chat/completions"
 #define TOOL                                                                                                 \
-    "{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":" \
+    "{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","               \
+    "\"properties\":{\"a\":{\"type\":"                                                                       \
     "\"string\"},\"n\":{\"type\":\"integer\"}}}}}"
 #define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
 #define CALL(arguments) "<tool_call>{\"name\": \"f\", \"arguments\": " arguments "}</tool_call>"
@@ -44,11 +45,14 @@ static void say(scripted_server *f, const char *body, const char *text, cot_fini
     int32_t *ids;
     size_t count;
     const size_t job = f->submitted;
-    assert_int_equal(cot_tokenizer_encode(f->tokenizer, &ids, &count, text, strlen(text), false, NULL), COT_OK);
+    assert_int_equal(cot_tokenizer_encode(f->tokenizer, &ids, &count, text, strlen(text), false, NULL),
+                     COT_OK);
     scripted_post_jobs(f, CHAT, "", body, 1);
     scripted_admit(f, job, 0, 1);
     for (size_t i = 0; i < count; i++)
-        scripted_token(f, job, ids[i], i + 1 < count || finish == COT_FINISH_EOS ? SCRIPTED_GOES_ON : (int)finish, (int64_t)i + 2);
+        scripted_token(f, job, ids[i],
+                       i + 1 < count || finish == COT_FINISH_EOS ? SCRIPTED_GOES_ON : (int)finish,
+                       (int64_t)i + 2);
     if (finish == COT_FINISH_EOS) scripted_token(f, job, 0, COT_FINISH_EOS, (int64_t)count + 2);
     free(ids);
 }
@@ -102,14 +106,16 @@ static void whole_answers(void **state)
     json_decref(answer);
 
     // of several calls one stands where no more are wanted
-    say(f, "{" MESSAGES ",\"tools\":[" TOOL "],\"parallel_tool_calls\":false}", CALL("{}") CALL("{}"), COT_FINISH_EOS);
+    say(f, "{" MESSAGES ",\"tools\":[" TOOL "],\"parallel_tool_calls\":false}", CALL("{}") CALL("{}"),
+        COT_FINISH_EOS);
     answer = scripted_answer(f);
     message = message_of(answer, "tool_calls");
     assert_int_equal(json_array_size(json_object_get(message, "tool_calls")), 1);
     json_decref(answer);
 
     // a call is text where there are no tools, or none is to be called
-    static const char *const none[] = {"{" MESSAGES "}", "{" MESSAGES ",\"tools\":[" TOOL "],\"tool_choice\":\"none\"}"};
+    static const char *const none[] = {"{" MESSAGES "}",
+                                       "{" MESSAGES ",\"tools\":[" TOOL "],\"tool_choice\":\"none\"}"};
     for (size_t i = 0; i < 2; i++) {
         say(f, none[i], CALL("{}"), COT_FINISH_EOS);
         answer = scripted_answer(f);
@@ -120,7 +126,8 @@ static void whole_answers(void **state)
     }
 
     // former functions
-    say(f, "{" MESSAGES ",\"functions\":[{\"name\":\"f\"}],\"function_call\":\"auto\"}", CALL("{}"), COT_FINISH_EOS);
+    say(f, "{" MESSAGES ",\"functions\":[{\"name\":\"f\"}],\"function_call\":\"auto\"}", CALL("{}"),
+        COT_FINISH_EOS);
     answer = scripted_answer(f);
     message = message_of(answer, "function_call");
     assert_string_equal(text_in(json_object_get(message, "function_call"), "arguments"), "{}");
@@ -131,7 +138,8 @@ static void cut_and_unread_calls(void **state)
 {
     scripted_server *f = *state;
     open_with(f, "hermes", NULL);
-    say(f, "{" MESSAGES ",\"tools\":[" TOOL "]}", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", COT_FINISH_LENGTH);
+    say(f, "{" MESSAGES ",\"tools\":[" TOOL "]}", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b",
+        COT_FINISH_LENGTH);
     json_t *answer = scripted_answer(f), *message = message_of(answer, "length");
     assert_string_equal(text_in(function_of(message, 0), "arguments"), "{\"a\": \"b");
     json_decref(answer);
@@ -160,19 +168,22 @@ static void streams(void **state)
 {
     scripted_server *f = *state;
     open_with(f, "hermes", "think");
-    say(f, "{" MESSAGES ",\"tools\":[" TOOL "],\"stream\":true}", "<think>r</think>a" CALL("{\"a\": \"b\"}") CALL("{}"), COT_FINISH_EOS);
+    say(f, "{" MESSAGES ",\"tools\":[" TOOL "],\"stream\":true}",
+        "<think>r</think>a" CALL("{\"a\": \"b\"}") CALL("{}"), COT_FINISH_EOS);
     json_decref(scripted_answer(f)); // no JSON
     const char *at = f->answer.body;
     char content[64] = "", reasoning[64] = "", arguments[2][64] = {"", ""}, reason[16] = "";
     size_t calls = 0, events = 0;
     for (json_t *event; (event = next_event(&at)); events++) {
-        const json_t *choice = json_array_get(json_object_get(event, "choices"), 0), *delta = json_object_get(choice, "delta");
+        const json_t *choice = json_array_get(json_object_get(event, "choices"), 0),
+                     *delta = json_object_get(choice, "delta");
         const json_t *list = json_object_get(delta, "tool_calls"), *call;
         size_t i;
         assert_int_equal(json_object_get(delta, "role") != NULL, events == 0);
         if (json_object_get(delta, "content")) strcat(content, text_in(delta, "content"));
         if (json_object_get(delta, "reasoning")) strcat(reasoning, text_in(delta, "reasoning"));
-        if (json_is_string(json_object_get(choice, "finish_reason"))) strcpy(reason, text_in(choice, "finish_reason"));
+        if (json_is_string(json_object_get(choice, "finish_reason")))
+            strcpy(reason, text_in(choice, "finish_reason"));
         json_array_foreach(list, i, call)
         {
             const size_t index = (size_t)json_integer_value(json_object_get(call, "index"));
@@ -199,12 +210,15 @@ static void continued_streams(void **state)
 {
     scripted_server *f = *state;
     open_with(f, "hermes", NULL);
-    static const char before[] = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\"", behind[] = ": \"b\"}}</tool_call>";
+    static const char before[] = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\"",
+                      behind[] = ": \"b\"}}</tool_call>";
     int32_t *ids;
     size_t count;
     char body[2048];
-    assert_int_equal(cot_tokenizer_encode(f->tokenizer, &ids, &count, before, strlen(before), false, NULL), COT_OK);
-    size_t used = (size_t)snprintf(body, sizeof body, "{" MESSAGES ",\"tools\":[" TOOL "],\"continue_token_ids\":[[");
+    assert_int_equal(cot_tokenizer_encode(f->tokenizer, &ids, &count, before, strlen(before), false, NULL),
+                     COT_OK);
+    size_t used =
+        (size_t)snprintf(body, sizeof body, "{" MESSAGES ",\"tools\":[" TOOL "],\"continue_token_ids\":[[");
     for (size_t i = 0; i < count; i++)
         used += (size_t)snprintf(body + used, sizeof body - used, "%s%d", i ? "," : "", (int)ids[i]);
     snprintf(body + used, sizeof body - used, "]],\"stream\":true}");
@@ -232,16 +246,19 @@ static const refusal refusals[] = {
     {"\"tools\":[{\"type\":\"function\"}]", "tools", "no 'function'"},
     {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]", "tools", "no 'name'"},
     {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]", "tools", "no 'name'"},
-    {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[]}}]", "tools", "expected an object"},
+    {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[]}}]", "tools",
+     "expected an object"},
     {"\"tools\":[{\"type\":\"web_search\"}]", "tools", "no tool of type"},
     {"\"tools\":[" TOOL "," TOOL "]", "tools", "name of a tool before it"},
     {"\"tools\":[" TOOL "],\"functions\":[{\"name\":\"g\"}]", "functions", "exclude"},
     {"\"tools\":[" TOOL "],\"tool_choice\":\"maybe\"", "tool_choice", "'maybe'"},
     {"\"tools\":[" TOOL "],\"tool_choice\":7", "tool_choice", "is a whole number"},
-    {"\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}", "tool_choice", "none of the tools"},
+    {"\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}",
+     "tool_choice", "none of the tools"},
     {"\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\"}", "tool_choice", "names no tool"},
     {"\"tool_choice\":\"required\"", "tool_choice", "no tools"},
-    {"\"tools\":[" TOOL "],\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}", "tool_choice", "exclude"},
+    {"\"tools\":[" TOOL "],\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}",
+     "tool_choice", "exclude"},
     {"\"tools\":[" TOOL "],\"tool_choice\":\"required\"", "tool_choice", "not supported by this worker"},
     {"\"thinking_token_budget\":5", "thinking_token_budget", "not supported"},
     {"\"thinking_token_budget\":-1", "thinking_token_budget", ""},
@@ -255,10 +272,12 @@ static void bad_tools_are_refused(void **state)
         char body[2048];
         json_t *json;
         snprintf(body, sizeof body, "{" MESSAGES ",%s}", refusals[i].fields);
-        if (scripted_refused(f, CHAT, "", body, &json) != 400) fail_msg("%s is not refused", refusals[i].fields);
+        if (scripted_refused(f, CHAT, "", body, &json) != 400)
+            fail_msg("%s is not refused", refusals[i].fields);
         const json_t *error = json_object_get(json, "error");
         assert_string_equal(text_in(error, "param"), refusals[i].param);
-        if (!strstr(text_in(error, "message"), refusals[i].words)) fail_msg("%s: %s", refusals[i].fields, text_in(error, "message"));
+        if (!strstr(text_in(error, "message"), refusals[i].words))
+            fail_msg("%s: %s", refusals[i].fields, text_in(error, "message"));
         json_decref(json);
     }
 }
@@ -272,7 +291,8 @@ static void large_tools_are_refused(void **state)
     const size_t room = (size_t)2 << 20;
     char *body = malloc(room);
     assert_non_null(body);
-    size_t used = (size_t)snprintf(body, room, "{" MESSAGES ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"");
+    size_t used = (size_t)snprintf(
+        body, room, "{" MESSAGES ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"");
     memset(body + used, 'a', (size_t)1 << 20);
     strcpy(body + used + ((size_t)1 << 20), "\"}}]}");
     json_t *json;
@@ -281,7 +301,9 @@ static void large_tools_are_refused(void **state)
     json_decref(json);
     used = (size_t)snprintf(body, room, "{" MESSAGES ",\"tools\":[");
     for (int i = 0; i < 1025; i++)
-        used += (size_t)snprintf(body + used, room - used, "%s{\"type\":\"function\",\"function\":{\"name\":\"f%d\"}}", i ? "," : "", i);
+        used +=
+            (size_t)snprintf(body + used, room - used,
+                             "%s{\"type\":\"function\",\"function\":{\"name\":\"f%d\"}}", i ? "," : "", i);
     strcpy(body + used, "]}");
     assert_int_equal(scripted_refused(f, CHAT, "", body, &json), 400);
     json_decref(json);
@@ -303,8 +325,9 @@ int main(void)
 {
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, scripted_set_up, scripted_tear_down)
     const struct CMUnitTest tests[] = {
-        SERVED(whole_answers),       SERVED(cut_and_unread_calls),    SERVED(streams),           SERVED(continued_streams),
-        SERVED(bad_tools_are_refused), SERVED(large_tools_are_refused), SERVED(tools_need_a_format),
+        SERVED(whole_answers),       SERVED(cut_and_unread_calls),  SERVED(streams),
+        SERVED(continued_streams),   SERVED(bad_tools_are_refused), SERVED(large_tools_are_refused),
+        SERVED(tools_need_a_format),
     };
     return cmocka_run_group_tests(tests, open_chat, close_chat);
 }

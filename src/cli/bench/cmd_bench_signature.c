@@ -123,8 +123,9 @@ const cli_command cli_cmd_bench_signature = {
         "are other ranks that a token needs in a layer; peak is what the rank that serves most serves of a "
         "layer, in means, the mean over layers. Homes get equally many requests, to one. The oracle chooses "
         "by tokens of what it is judged on. docs/PLACEMENT_NUMBERS.md has figures.",
-    .examples = (const char *const[]){"coterie bench signature trace.safetensors --ranks 8",
-                                      "coterie bench signature trace.safetensors -r 4 --replicas 0 --json", NULL},
+    .examples =
+        (const char *const[]){"coterie bench signature trace.safetensors --ranks 8",
+                              "coterie bench signature trace.safetensors -r 4 --replicas 0 --json", NULL},
     .options = {.groups = (const cli_option_group[]){{"Options", options, 0}, {0}},
                 .positionals = (const cli_positional[]){{"TRACE", 1, 1,
                                                          "a routing trace, in any format that coterie trace "
