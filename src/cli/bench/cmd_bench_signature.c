@@ -117,7 +117,7 @@ static const cli_option options[] = {
 
 const cli_command cli_cmd_bench_signature = {
     .name = "bench signature",
-    .summary = "judge homes and placements that are chosen by requests' first tokens on those that follow",
+    .summary = "judge homes and placements that requests' first tokens choose",
     .details =
         "A sequence that is long enough is a request; of shorter ones some whole tokens are known. Sends "
         "are other ranks that a token needs in a layer; peak is what the rank that serves most serves of a "
