@@ -428,8 +428,9 @@ static void what_steps_leave_open(void **state)
                                                .ns = 1e6 + 50 * tokens - 1e4 * requests});
     }
     cot_route_book_costs(book, 1, &c);
-    assert_true(c.step_ns == 0 && c.prompt_ns > 5e5 && c.prompt_ns < 1e6 && c.token_ns > 20 &&
-                c.token_ns < 100);
+    // What 24 requests of a step save is taken off the two parts that are left, from which of them these draws say.
+    assert_true(c.step_ns == 0 && c.prompt_ns > 5e5 && c.prompt_ns < 1.1e6 && c.token_ns >= 0 &&
+                c.token_ns < 150);
     // Of no steps, of times and numbers that are none.
     cot_route_learn_work(book, 2, &(cot_route_work){.ns = 5e6});
     static const double none[] = {NAN, INFINITY, -1, -1e9, 1e200};

@@ -145,7 +145,7 @@ class Chat(unittest.TestCase):
         self.assertIn("[calls f] {}", chat.stderr)
 
     def test_refusals(self):
-        for where, word in [("http://127.0.0.1:9", "127.0.0.1"), ("https://localhost", "https"), ("/none", "/none"), ("http://", "URL")]:
+        for where, word in [("http://127.0.0.1:9", "127.0.0.1"), ("https://127.0.0.1:9", "127.0.0.1"), ("/none", "/none"), ("http://", "URL")]:
             bad = run("chat", where, input="hi\n")
             self.assertEqual(bad.returncode, 1, where)
             self.assertIn(word, bad.stderr)

@@ -105,7 +105,7 @@ class Refusals(unittest.TestCase):
         with self.subTest("letters"):
             done = run("serve", "--mock", "/nowhere.json", "-r4")
             self.assertEqual(done.returncode, 2, done.stderr)
-        done = run("serve", "--mock", "/nowhere.json", "--max-queue", "3", "--max-model-len", "9")
+        done = run("serve", "--mock", "/nowhere.json", "--port", 0, "--max-queue", "3", "--max-model-len", "9")
         self.assertEqual((done.returncode, done.stderr.count("/nowhere.json")), (1, 1))
 
     def test_endpoints(self):

@@ -149,7 +149,7 @@ class Popularity(unittest.TestCase):
             (("--popularity-endpoint", "tcp://127.0.0.1:9000", "--step-reports-endpoint", "tcp://127.0.0.1:9000"), "port 9000"),
         ):
             with self.subTest(options=options):
-                done = run("serve", MODEL, *options)
+                done = run("serve", MODEL, "--port", 0, *options)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(says, done.stderr)
 
