@@ -170,10 +170,10 @@ static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, co
         status =
             cot_engine_replay_check_layout(&e->replay, &e->layout, (int32_t)e->config->gate.top_k, error);
     if (status != COT_OK || e->layout.slots_per_rank <= COT_MAX_EXPERTS / o->group.ranks) return status;
+    const char *whose = o->experts.placement ? name : o->experts.tables ? o->experts.tables : "spare-slots";
     return cot_fail(error, COT_INVALID_ARGUMENT,
-                    "'%s' uses %d slots of a rank, at most %d can be on %d ranks",
-                    o->experts.placement ? name : o->experts.tables, (int)e->layout.slots_per_rank,
-                    COT_MAX_EXPERTS / o->group.ranks, o->group.ranks);
+                    "'%s' uses %d slots of a rank, at most %d can be on %d ranks", whose,
+                    (int)e->layout.slots_per_rank, COT_MAX_EXPERTS / o->group.ranks, o->group.ranks);
 }
 
 /* How rows travel: what the operator does where nobody says. Tokens that s-moe foretells by tables go in one message, once to a

@@ -121,7 +121,7 @@ static cot_status gather(study *s, cot_predict_signature_study *out, cot_error *
     if (s->request && (!s->requests || !out->other_tokens))
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "of %" PRId64 " sequences %" PRId32 " have %" PRId64
-                        " tokens: there must be some, and shorter ones to learn from",
+                        " tokens or more: there must be some, and shorter ones to learn from",
                         trace->n_sequences, s->requests, least);
     int64_t each = (s->options.reservoir + s->requests - 1) / (s->requests ? s->requests : 1);
     if (each > s->options.judged_tokens) each = s->options.judged_tokens;

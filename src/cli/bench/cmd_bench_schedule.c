@@ -70,8 +70,8 @@ static void print_table(const struct settings *s, const cot_trace *trace, const 
                row->busiest, row->all, (long long)row->most_waited_steps, (long long)row->most_overtaken);
     }
     if (!gains(rows))
-        printf("\nchoosing by experts gains nothing here: %.1f %% fewer than fcfs\n",
-               100 * (1 - rows[COT_BENCH_BATCH_CHOSEN].experts / rows[COT_BENCH_BATCH_FCFS].experts));
+        printf("\nchoosing by experts gains nothing here: %.3f of fcfs's distinct experts\n",
+               rows[COT_BENCH_BATCH_CHOSEN].experts / rows[COT_BENCH_BATCH_FCFS].experts);
 }
 
 static int bench_schedule(const void *settings)
