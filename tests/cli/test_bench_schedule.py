@@ -43,7 +43,7 @@ class Schedule(unittest.TestCase):
         self.assertIn("8 of 32 sequences a step", found.stdout)
         self.assertNotIn("gains nothing", found.stdout)
         same = run(RECORDED / "gpt-oss-20b", "--steps", 50, "--seeds", 1, "--batch", 32)
-        self.assertIn("choosing by experts gains nothing here: 0.0 % fewer than fcfs", same.stdout)
+        self.assertIn("choosing by experts gains nothing here: 1.000 of fcfs's distinct experts", same.stdout)
 
     def test_refused(self):
         for words, status, line in [

@@ -67,7 +67,7 @@ class Signature(unittest.TestCase):
     def test_refused(self):
         for words, status, line in [
             (["--ranks", 3], 1, "3 ranks cannot hold equally many of 8 experts"),
-            (["--judged", 31], 1, "of 32 sequences 0 have 41 tokens: there must be some, and shorter ones to learn from"),
+            (["--judged", 31], 1, "of 32 sequences 0 have 41 tokens or more: there must be some, and shorter ones to learn from"),
             (["--replicas", 7], 1, "every rank holds all of the 8 experts already"),
             (["--peak", 0.5], 2, "--peak"),
         ]:
