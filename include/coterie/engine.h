@@ -238,6 +238,51 @@ void cot_engine_get_moves(cot_engine *engine, cot_engine_moves *moves);
  * NOT_FOUND (there are none of that number, or they are over), PEER_FAILED. */
 cot_status cot_engine_cancel_moves(cot_engine *engine, uint64_t id, cot_error *error);
 
+/* Experts that the engine moves by itself (the option `rebalance`): in each cycle it says of each MoE layer whether experts move, and
+ * why not. Reasons' names, those of layers where experts move first, NULL at the end. Constant. */
+const char *const *cot_engine_rebalance_reasons(void);
+enum { COT_ENGINE_REASONS = 6 };
+
+/* A cycle, as it was made or would be. */
+typedef struct cot_engine_cycle {
+    uint64_t id;           /* of the moves that have begun; 0: none have */
+    int64_t copies, drops; /* replicas that are to be made, and that go */
+    double before_ns,
+        saving_ns; /* what experts take of a step, and so much less with them: as far as costs are known */
+    int32_t n_layers;
+    struct cot_engine_cycle_layer {
+        int32_t layer;              /* the model's number */
+        int reason;                 /* of cot_engine_rebalance_reasons */
+        int32_t moves;              /* that are to be made; or of the best that were refused */
+        double before_ns, after_ns; /* a step's, and with those moves */
+    } * layer;                      /* [n_layers] */
+    struct cot_engine_cycle_change {
+        int32_t layer, expert, rank; /* layer: the model's number */
+        bool comes;                  /* to the rank; else goes from there */
+    } * change;                      /* [copies + drops] */
+} cot_engine_cycle;
+void cot_engine_cycle_free(cot_engine_cycle *cycle); /* an empty one is fine */
+
+/* A cycle now, whether or not it is due, whose moves begin; with `dry` nothing is changed. Between two steps. The caller frees *cycle. Errors,
+ * nothing has begun then: NOT_FOUND: the model has no experts; UNSUPPORTED: the option `rebalance` is off; INVALID_ARGUMENT: moves are
+ * under way; from within a callback; OUT_OF_MEMORY; PEER_FAILED. */
+cot_status cot_engine_rebalance(cot_engine_cycle *cycle, cot_engine *engine, bool dry, cot_error *error);
+
+/* What has come of it since the engine was opened, dry cycles left out. */
+typedef struct cot_engine_rebalancing {
+    const char *mode; /* as the options spell it */
+    int64_t moved, stayed,
+        refused; /* cycles: moves began; there were none to be made; they could not begin */
+    int64_t layers[COT_ENGINE_REASONS],
+        last_layers[COT_ENGINE_REASONS]; /* by reason: in all cycles, in the last one */
+    int64_t copies, drops;               /* that were asked for */
+    double before_ns, saving_ns;         /* of the last cycle */
+    int64_t since_ns;                    /* since the last cycle, or the engine was opened */
+    int64_t plan_ns;                     /* that cycles took beside steps, moves left out */
+} cot_engine_rebalancing;
+/* Thread-safe, and cheap. */
+void cot_engine_get_rebalancing(cot_engine *engine, cot_engine_rebalancing *rebalancing);
+
 /* From now on `events` are told, in place of others; copied. NULL: nobody is. */
 void cot_engine_watch_cache(cot_engine *engine, const cot_cache_events *events);
 /* Tells on_stored of all blocks that are there, each after the one before it. Errors: OUT_OF_MEMORY, before any is told. */

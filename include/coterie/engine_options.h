@@ -104,6 +104,17 @@ typedef struct cot_engine_options {
         /* In place of a share: so many bytes a second of experts that a rank sends, and is sent. Default: the share says.
          * */
         int64_t migration_bandwidth;
+        /* Whether the engine moves experts by itself, where popularity says that steps take less elsewhere: "off", the
+         * default; "load": so that the rank that takes longest in a layer takes less; "joint": that, and fewer ranks that a
+         * token goes to. Implies `movable`, and a half-life of popularity of 65536 tokens where none is given. Refused with
+         * s-moe and with tables, which know where experts are; with drawn routing; and where there are no experts, or
+         * layers share them. */
+        const char *rebalance;
+        /* How often it looks whether experts should move: "4096steps", "60s", or both with a comma between, whichever is
+         * over first. Default: "4096steps,60s". */
+        const char *rebalance_interval;
+        /* Replicas of experts that it moves at most each time, 1 to 2^20. Default 64. */
+        int64_t moves_a_cycle;
         /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot,
          * in turn: what a shape takes to compute and to send can be measured where its weights have no room. Default: all
          * have. */

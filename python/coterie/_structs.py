@@ -471,6 +471,9 @@ class _EngineOptionsExperts(Structure):
         ("movable", c_bool),
         ("migration_share", c_double),
         ("migration_bandwidth", c_int64),
+        ("rebalance", c_char_p),
+        ("rebalance_interval", c_char_p),
+        ("moves_a_cycle", c_int64),
         ("layers", c_int32),
     ]
 

@@ -6,9 +6,11 @@
 #include "engine/loop.h"
 #include "engine/masks.h"
 #include "engine/migrate.h"
+#include "engine/options.h"
 #include "engine/sampler.h"
 #include "engine/tables.h"
 #include "placement/epoch.h"
+#include "placement/rebalance.h"
 
 #include <pthread.h>
 
@@ -45,6 +47,18 @@ typedef struct cot_moving {
     cot_engine_moves told; // by the mutex of cot_placing: other threads read it
 } cot_moving;
 
+/* Experts that the engine moves by itself. */
+typedef struct cot_rebalancing {
+    cot_rebalance_mode mode;  // the option
+    cot_rebalance controller; // where mode is not OFF
+    int64_t steps, tokens;    // of the loop at the last cycle
+    double *calls, *copy_ns;  // [MoE layers][E], [MoE layers] scratch
+    double copied_ns, copied_bytes;
+    uint64_t counted_id;         // the moves whose copies are in those
+    cot_engine_rebalancing told; // by the mutex of cot_placing: other threads read it
+    int64_t last_ns;             // the same: when the last cycle was, or the engine was opened
+} cot_rebalancing;
+
 struct cot_engine {
     cot_checkpoint *checkpoint;
     const cot_config *config;
@@ -60,6 +74,7 @@ struct cot_engine {
     cot_expert_layout layout; // of those over the ranks, at first
     cot_placing placing;
     cot_moving moving;
+    cot_rebalancing rebalancing;
     cot_predictor *tables;            // by whose groups experts sit, in every epoch; NULL: there are none
     int32_t first_table;              // the layer of tables that is the first MoE layer
     cot_replay replay;                // where the options give routing
@@ -92,10 +107,22 @@ cot_status cot_placing_check(const cot_engine *engine, const cot_expert_layout *
 cot_status cot_engine_copy(cot_engine *engine, const cot_runner_chunk *chunk, int64_t count,
                            cot_runner_verdict *verdict, cot_error *error);
 
-/* The executor's `between`; context is the engine: moves go on by one command, as far as their share of step_ns goes. Errors:
- * TIMED_OUT, PEER_FAILED. */
-cot_status cot_moving_go_on(void *context, int64_t step_ns, cot_error *error);
+/* cot_engine_move_experts, in whatever part of the loop between two steps. */
+cot_status cot_moving_begin(cot_engine *engine, const cot_expert_map *to, const char *name,
+                            const cot_engine_moves_options *options, uint64_t *id, cot_error *error);
+/* Moves go on by one command, as far as their share of step_ns goes. Errors: TIMED_OUT, PEER_FAILED. */
+cot_status cot_moving_go_on(cot_engine *engine, int64_t step_ns, cot_error *error);
 void cot_moving_close(cot_moving *moving);
+/* What would be refused again in each cycle is refused as soon as the pipeline is known. Errors: INVALID_ARGUMENT, UNSUPPORTED: what does not
+ * go with the option `rebalance`, by name. */
+cot_status cot_rebalancing_check(const cot_engine *engine, const cot_engine_resolved *options,
+                                 cot_error *error);
+/* The options' rebalancing begins. Close either way. Errors: OUT_OF_MEMORY. */
+cot_status cot_rebalancing_open(cot_engine *engine, const cot_engine_resolved *options, cot_error *error);
+void cot_rebalancing_close(cot_rebalancing *rebalancing);
+/* Behind a step: where a cycle is due, and no moves are under way, it is made, and its moves begin. */
+void cot_rebalancing_go_on(cot_engine *engine);
+
 /* A status that ends the group gets the copy that is under way added to its message. Returns it. */
 cot_status cot_moving_explain(const cot_engine *engine, cot_status status, cot_error *error);
 

@@ -319,6 +319,7 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     if (status == COT_OK) status = choose_schedule(e, options, error);
     if (status == COT_OK)
         status = cot_engine_pipeline_of(&e->runner.pipeline, options, e->tables, &e->layout, error);
+    if (status == COT_OK) status = cot_rebalancing_check(e, options, error);
     if (status == COT_OK) e->runner.pipeline.row_of_id = e->row_of_id;
     if (status == COT_OK) status = choose_exchange(e, options, error);
     if (status == COT_OK) status = fill_pages(e, &options->given, error);

@@ -139,11 +139,17 @@ static cot_status target_of(cot_expert_layout *target, const cot_engine *e, cons
 cot_status cot_engine_move_experts(cot_engine *e, const cot_expert_map *to, const char *name,
                                    const cot_engine_moves_options *options, uint64_t *id, cot_error *error)
 {
+    const cot_status status = cot_loop_outside(&e->loop, error);
+    return status == COT_OK ? cot_moving_begin(e, to, name, options, id, error) : status;
+}
+
+cot_status cot_moving_begin(cot_engine *e, const cot_expert_map *to, const char *name,
+                            const cot_engine_moves_options *options, uint64_t *id, cot_error *error)
+{
     cot_moving *moving = &e->moving;
     cot_expert_layout target = {0};
-    cot_status status = cot_loop_outside(&e->loop, error);
     if (!options) options = &moving->usual;
-    if (status == COT_OK) status = check_options(options, error);
+    cot_status status = check_options(options, error);
     if (status != COT_OK) return status;
     if (moving->under_way)
         return cot_fail(error, COT_INVALID_ARGUMENT, "experts are moving (%llu): cancel that first",
@@ -195,9 +201,8 @@ static cot_status place(cot_engine *e, const cot_migrate_command *command, cot_e
     return COT_OK;
 }
 
-cot_status cot_moving_go_on(void *context, int64_t step_ns, cot_error *error)
+cot_status cot_moving_go_on(cot_engine *e, int64_t step_ns, cot_error *error)
 {
-    cot_engine *e = context;
     cot_moving *moving = &e->moving;
     cot_migrate *m = &moving->migrate;
     if (!moving->under_way) return COT_OK;

@@ -148,6 +148,7 @@ static cot_status start(cot_engine *e, cot_engine_resolved *options, cot_error *
     if (status == COT_OK) status = open_loop(e, error);
     if (status == COT_OK) status = open_attention_scratch(e, error);
     if (status == COT_OK) status = cot_placing_open(&e->placing, &e->runner, error);
+    if (status == COT_OK) status = cot_rebalancing_open(e, options, error);
     if (status != COT_OK) return status;
     e->moving.usual = (cot_engine_moves_options){given->experts.migration_share,
                                                  (double)given->experts.migration_bandwidth};
@@ -259,6 +260,7 @@ void cot_engine_close(cot_engine *e)
     cot_networks_close(&e->networks);
     cot_checkpoint_close(e->checkpoint);
     cot_moving_close(&e->moving);
+    cot_rebalancing_close(&e->rebalancing);
     cot_placing_close(&e->placing);
     cot_expert_layout_free(&e->layout);
     cot_predictor_close(e->tables);

@@ -83,6 +83,21 @@ static cot_status set_numbers(cot_engine_options *o, cot_error *error)
     return status;
 }
 
+/* What rebalancing implies. */
+static cot_status set_rebalancing(cot_engine_resolved *r, cot_error *error)
+{
+    enum { HALF_LIFE = 65536 };
+    cot_engine_options *o = &r->given;
+    if (r->choice.experts_rebalance != COT_REBALANCE_OFF) {
+        o->experts.movable = true;
+        if (!o->watch.popularity_half_life && !o->watch.popularity_half_life_ns)
+            o->watch.popularity_half_life = HALF_LIFE;
+    }
+    if (!o->experts.rebalance_interval) o->experts.rebalance_interval = "4096steps,60s";
+    return cot_rebalance_read_interval(&r->rebalance_steps, &r->rebalance_ns, o->experts.rebalance_interval,
+                                       error);
+}
+
 cot_status cot_engine_resolve(cot_engine_resolved *r, const cot_engine_options *o, cot_error *error)
 {
     if (o->size != sizeof *o || o->version != COT_ENGINE_OPTIONS_VERSION)
@@ -92,6 +107,7 @@ cot_status cot_engine_resolve(cot_engine_resolved *r, const cot_engine_options *
     *r = (cot_engine_resolved){.given = *o};
     cot_status status = cot_engine_choose(&r->choice, o, error);
     if (status == COT_OK) status = set_numbers(&r->given, error);
+    if (status == COT_OK) status = set_rebalancing(r, error);
     const char *op = o->experts.op ? o->experts.op : cot_moe_operator_names()[0];
     if (status == COT_OK) status = cot_engine_find_operator(op, error);
     if (status == COT_OK) status = cot_fabric_backend_check(o->group.fabric, error);

@@ -6,6 +6,7 @@
 #include "model/pipeline.h"
 #include "model/weights.h"
 #include "moe/moe.h"
+#include "placement/rebalance.h"
 
 enum { COT_UNSAID = -1 };
 /* What a prediction is that goes by tables: a cot_foresight is any other. */
@@ -27,6 +28,7 @@ typedef struct cot_engine_resolved {
     const cot_moe_operator *op;
     const cot_fabric_backend *fabric;
     const cot_kernels *kernels;
+    int64_t rebalance_steps, rebalance_ns; // between two looks; one of them may be 0
 } cot_engine_resolved;
 
 /* Errors: INVALID_ARGUMENT, naming the option; cot_engine_find_operator's; UNSUPPORTED: this CPU or build does not have `isa`. */

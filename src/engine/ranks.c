@@ -148,6 +148,14 @@ static cot_status look_at_ranks(void *context, cot_error *error)
     return cot_moving_explain(e, cot_engine_group_check(e->group, error), error);
 }
 
+/* Experts move, and are found to have to. */
+static cot_status between_steps(void *context, int64_t step_ns, cot_error *error)
+{
+    cot_engine *e = context;
+    if (step_ns) cot_rebalancing_go_on(e);
+    return cot_moving_go_on(e, step_ns, error);
+}
+
 /* ---- what is told ---- */
 
 static void tell_routing(void *context, const cot_step *step, cot_request_state *const *by_row)
@@ -209,7 +217,7 @@ cot_status cot_ranks_open(cot_executor *executor, cot_engine *e, cot_error *erro
     ranks->token_weights = calloc(routed, sizeof *ranks->token_weights);
     ranks->touched = calloc((size_t)c->gate.experts + 1, sizeof *ranks->touched);
     *executor = (cot_executor){
-        e, accepts, run_step, cot_engine_place, look_at_ranks, cot_moving_go_on, tell_routing, tell_logits};
+        e, accepts, run_step, cot_engine_place, look_at_ranks, between_steps, tell_routing, tell_logits};
     if (cot_masks_open(&ranks->masks, spans) && s->logits && s->candidates && s->counts && ranks->came &&
         ranks->top && ranks->token_experts && ranks->token_weights && ranks->touched)
         return COT_OK;

@@ -7,10 +7,49 @@
 #include <string.h>
 
 const char *const cot_rebalance_mode_names[] = {"off", "load", "joint", NULL};
-const char *const cot_rebalance_reason_names[COT_REBALANCE_REASONS] = {
+const char *const cot_rebalance_reason_names[COT_REBALANCE_REASONS + 1] = {
     [COT_REBALANCE_MOVES] = "experts move",       [COT_REBALANCE_FEW] = "too few calls counted",
     [COT_REBALANCE_LEAST] = "no move helps",      [COT_REBALANCE_COST] = "moves cost more than they save",
     [COT_REBALANCE_COOLING] = "moved too lately", [COT_REBALANCE_LIMIT] = "moves a cycle are used up"};
+
+/* ---- intervals ---- */
+
+/* One part, up to `end`; whether it is one, and the first of its unit. */
+static bool read_part(int64_t *steps, int64_t *ns, const char *part, const char *end)
+{
+    const double most_steps = 1e12, most_s = 1e9;
+    const char *unit = part + strspn(part, "0123456789.");
+    char *behind;
+    const double value = strtod(part, &behind);
+    if (behind == part || behind != unit) return false;
+    const size_t length = (size_t)(end - unit);
+    if (length == 5 && !strncmp(unit, "steps", length)) {
+        if (*steps || !(value >= 1 && value <= most_steps) || value != floor(value)) return false;
+        *steps = (int64_t)value;
+        return true;
+    }
+    if (length != 1 || *unit != 's' || *ns || !(value >= 1e-9 && value <= most_s)) return false;
+    *ns = (int64_t)(value * 1e9);
+    return true;
+}
+
+cot_status cot_rebalance_read_interval(int64_t *steps, int64_t *ns, const char *text, cot_error *error)
+{
+    const char *part = text;
+    bool good = true;
+    *steps = *ns = 0;
+    while (good) {
+        const char *end = part + strcspn(part, ",");
+        good = read_part(steps, ns, part, end);
+        if (!*end) break;
+        part = end + 1;
+    }
+    return good ? COT_OK
+                : cot_fail(
+                      error, COT_INVALID_ARGUMENT,
+                      "'%s' is no interval to rebalance: it is written as 4096steps, 60s or 4096steps,60s",
+                      text);
+}
 
 /* ---- opening ---- */
 
@@ -70,6 +109,21 @@ cot_status cot_rebalance_open(cot_rebalance *r, const cot_rebalance_options *o, 
     if (r->distance) memcpy(r->distance, o->distance, pairs * sizeof *r->distance);
     r->o.copy_ns = r->copy_ns;
     r->o.distance = r->distance;
+    return COT_OK;
+}
+
+cot_status cot_rebalance_learn(cot_rebalance *r, const cot_rebalance_costs *costs, cot_error *error)
+{
+    cot_rebalance_options o = r->o;
+    o.row_ns = costs->row_ns;
+    o.expert_ns = costs->expert_ns;
+    o.send_ns = costs->send_ns;
+    o.copy_ns = costs->copy_ns;
+    const cot_status status = check_costs(&o, error);
+    if (status != COT_OK) return status;
+    memcpy(r->copy_ns, costs->copy_ns, (size_t)o.layers * sizeof *r->copy_ns);
+    r->o = o;
+    r->o.copy_ns = r->copy_ns;
     return COT_OK;
 }
 

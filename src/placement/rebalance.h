@@ -30,6 +30,10 @@ typedef enum cot_rebalance_mode {
 } cot_rebalance_mode;
 extern const char *const cot_rebalance_mode_names[]; // by mode; NULL ends
 
+/* Reads an interval as people write it: "4096steps", "60s" or both with a comma between, of which the first counts that is over; what is not said
+ * becomes 0. Errors: INVALID_ARGUMENT: another text, none above 0. */
+cot_status cot_rebalance_read_interval(int64_t *steps, int64_t *ns, const char *text, cot_error *error);
+
 typedef struct cot_rebalance_options {
     cot_rebalance_mode mode; // not OFF
     int32_t layers, experts, ranks, top_k;
@@ -60,6 +64,12 @@ typedef struct cot_rebalance {
 cot_status cot_rebalance_open(cot_rebalance *r, const cot_rebalance_options *options, cot_rebalance_clock now,
                               cot_error *error);
 void cot_rebalance_close(cot_rebalance *r);
+/* Times that are known better now, in place of those of the options. Errors: INVALID_ARGUMENT, nothing has changed then. */
+typedef struct cot_rebalance_costs {
+    double row_ns, expert_ns, send_ns;
+    const double *copy_ns; // [L]
+} cot_rebalance_costs;
+cot_status cot_rebalance_learn(cot_rebalance *r, const cot_rebalance_costs *costs, cot_error *error);
 bool cot_rebalance_due(const cot_rebalance *r, cot_rebalance_clock now);
 
 /* What became of a layer in a cycle, and why nothing did. */
@@ -72,7 +82,8 @@ typedef enum cot_rebalance_reason {
     COT_REBALANCE_LIMIT,   // changes would pay, but other layers' pay more and moves a cycle are limited
     COT_REBALANCE_REASONS
 } cot_rebalance_reason;
-extern const char *const cot_rebalance_reason_names[COT_REBALANCE_REASONS]; // few words, for people
+extern const char
+    *const cot_rebalance_reason_names[COT_REBALANCE_REASONS + 1]; // few words, for people; NULL ends
 
 typedef struct cot_rebalance_layer {
     cot_rebalance_reason reason;

@@ -307,6 +307,14 @@ static cot_status gather(engine_backend *b, cot_error *error)
 
 /* ---- experts that move ---- */
 
+/* Moves of that number have begun. By the lock. */
+static void begin_moves(cot_worker_moves *m, uint64_t id)
+{
+    cot_worker_moves_add(&m->before, cot_worker_moves_last(m));
+    m->last = id;
+    cot_worker_moves_of(cot_worker_moves_last(m), &(cot_engine_moves){.id = id});
+}
+
 /* What is ordered is done. */
 static void order_moves(engine_backend *b)
 {
@@ -331,22 +339,24 @@ static void order_moves(engine_backend *b)
     m->answered = true;
     m->answer = error;
     m->id = id;
-    if (id) {
-        cot_worker_moves_add(&m->before, cot_worker_moves_last(m));
-        m->last = id;
-        cot_worker_moves_of(cot_worker_moves_last(m), &(cot_engine_moves){.id = id});
-    }
+    if (id) begin_moves(m, id);
     pthread_mutex_unlock(&b->lock);
     cot_wake_up(&b->news);
 }
 
-/* What the last step has made of them. */
+/* What the last step has made of them; it may have begun some of its own. */
 static void follow_moves(engine_backend *b)
 {
     cot_worker_moves *m = &b->moves;
     cot_engine_moves now;
-    if (!m->go_on) return;
     cot_engine_get_moves(b->engine, &now);
+    if (now.id != m->last) {
+        pthread_mutex_lock(&b->lock);
+        begin_moves(m, now.id);
+        pthread_mutex_unlock(&b->lock);
+        m->go_on = true;
+    }
+    if (!m->go_on) return;
     m->go_on = !now.over && !b->state.failed;
     cot_backend_moves *last = cot_worker_moves_last(m);
     m->advanced = now.chunks != last->chunks || now.epochs != last->epochs;

@@ -549,10 +549,79 @@ static void test_refused(void **state)
     cot_rebalance_close(&r);
 }
 
+/* What things are found to take counts as if it had been given at first; what cannot be changes nothing. */
+static void test_learnt(void **state)
+{
+    (void)state;
+    world w = two_ranks();
+    cot_rebalance r;
+    cot_error error;
+    const double dear[] = {1001}, cheap[] = {999}, wrong[] = {NAN};
+    const cot_rebalance_seen seen = {w.calls, w.steps, 0, NULL, NULL};
+    w.copy_ns[0] = 1001;
+    w.o.copy_ns = w.copy_ns;
+    cot_expert_layout layout = layout_of(&w);
+    assert_int_equal(cot_rebalance_open(&r, &w.o, (cot_rebalance_clock){0}, &error), COT_OK);
+    const struct {
+        cot_rebalance_costs costs;
+        double before_ns;
+        bool taken, moves;
+    } tries[] = {{{w.o.row_ns, w.o.expert_ns, w.o.send_ns, cheap}, 100, true, true},
+                 {{w.o.row_ns, w.o.expert_ns, w.o.send_ns, wrong}, 100, false, true},
+                 {{-1, w.o.expert_ns, w.o.send_ns, dear}, 100, false, true},
+                 {{w.o.row_ns, w.o.expert_ns, w.o.send_ns, dear}, 100, true, false},
+                 {{2 * w.o.row_ns, 2 * w.o.expert_ns, w.o.send_ns, dear}, 200, true, true}};
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        cot_rebalance_plan plan;
+        assert_int_equal(cot_rebalance_learn(&r, &tries[i].costs, &error) == COT_OK, tries[i].taken);
+        assert_int_equal(
+            cot_rebalance_plan_open(&plan, &r, &layout, &seen, (cot_rebalance_clock){10, 0}, &error), COT_OK);
+        assert_int_equal(plan.copies, tries[i].moves);
+        assert_true(plan.before_ns == tries[i].before_ns);
+        cot_rebalance_plan_close(&plan);
+    }
+    cot_rebalance_close(&r);
+    cot_expert_layout_free(&layout);
+}
+
+/* ---- intervals, as people write them ---- */
+
+static void test_intervals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t steps, ns;
+    } good[] = {{"4096steps,60s", 4096, 60000000000},
+                {"60s,4096steps", 4096, 60000000000},
+                {"1steps", 1, 0},
+                {"0.5s", 0, 500000000},
+                {"1000000000000steps", 1000000000000, 0},
+                {"1000000000s", 0, 1000000000000000000}};
+    static const char *const wrong[] = {
+        "",     "0s",   "0steps",    "0steps,60s", "-1s",       "60",   "steps", "60s,60s", "1steps,2steps",
+        "60s,", ",60s", "60 s",      "1.5steps",   "nans",      "infs", "0x10s", "1e3s",    "60m",
+        "60ss", " 60s", "1e13steps", "1e10s",      "60s;1steps"};
+    int64_t steps, ns;
+    cot_error error;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(cot_rebalance_read_interval(&steps, &ns, good[i].text, &error), COT_OK);
+        assert_int_equal(steps, good[i].steps);
+        assert_int_equal(ns, good[i].ns);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char named[64];
+        snprintf(named, sizeof named, "'%s' is no interval", wrong[i]);
+        assert_int_equal(cot_rebalance_read_interval(&steps, &ns, wrong[i], &error), COT_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, named));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_joint),
-                                       cmocka_unit_test(test_margin), cmocka_unit_test(test_time),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load),     cmocka_unit_test(test_joint),
+                                       cmocka_unit_test(test_margin),   cmocka_unit_test(test_time),
+                                       cmocka_unit_test(test_refused),  cmocka_unit_test(test_learnt),
+                                       cmocka_unit_test(test_intervals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
