@@ -287,3 +287,32 @@ void cot_metrics_write_moves(cot_prometheus *out, const cot_backend_moves *m, bo
     write_one(&w, "coterie:expert_slots_used", "gauge", "Those of them that hold an expert in force.",
               placement->layers ? (double)placement->first[placement->layers] : 0);
 }
+
+static void write_labelled(writer *w, const char *name, const char *label, const char *value, int64_t count)
+{
+    w->labels[2] = (cot_prometheus_label){label, value};
+    cot_prometheus_value(w->out, name, w->labels, 3, (double)count);
+}
+
+void cot_metrics_write_rebalancing(cot_prometheus *out, const cot_backend_rebalancing *r, const char *model)
+{
+    writer w = {out, {{"engine", "0"}, {"model_name", model}}};
+    const char *cycles = "coterie:rebalance_cycles_total", *layers = "coterie:rebalance_layers_total",
+               *replicas = "coterie:rebalance_replicas_total";
+    cot_prometheus_metric(out, cycles, "counter", "Looks whether experts should move, by what came of them.");
+    write_labelled(&w, cycles, "outcome", "moved", r->moved);
+    write_labelled(&w, cycles, "outcome", "stayed", r->stayed);
+    write_labelled(&w, cycles, "outcome", "refused", r->refused);
+    cot_prometheus_metric(out, layers, "counter",
+                          "Layers in those looks, by whether experts move and why not.");
+    for (int i = 0; i < r->reasons; i++) write_labelled(&w, layers, "reason", r->reason[i], r->layers[i]);
+    cot_prometheus_metric(out, replicas, "counter", "Replicas of experts that those looks asked to move.");
+    write_labelled(&w, replicas, "action", "copy", r->copies);
+    write_labelled(&w, replicas, "action", "drop", r->drops);
+    write_one(&w, "coterie:rebalance_saving_seconds", "gauge",
+              "What a step was to take less by the moves of the last look.", r->saving_ns / 1e9);
+    write_one(&w, "coterie:rebalance_since_seconds", "gauge", "Time since the last look, or the start.",
+              (double)r->since_ns / 1e9);
+    write_one(&w, "coterie:rebalance_seconds_total", "counter", "Time beside steps that looks took.",
+              (double)r->plan_ns / 1e9);
+}

@@ -50,5 +50,8 @@ void cot_metrics_write_backend(cot_prometheus *out, const cot_backend_metrics *m
 /* What has become of experts that were to move, in all, and the slots that they have. */
 void cot_metrics_write_moves(cot_prometheus *out, const cot_backend_moves *all, bool under_way,
                              const cot_backend_placement *placement, const char *model);
+/* What has come of cycles in which it is seen whether experts should move. */
+void cot_metrics_write_rebalancing(cot_prometheus *out, const cot_backend_rebalancing *rebalancing,
+                                   const char *model);
 
 #endif

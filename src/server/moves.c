@@ -1,5 +1,7 @@
 #include "server/moves.h"
 
+#include "access/api_json.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,21 +37,26 @@ void cot_server_show_placement(cot_server *s, cot_http_exchange *exchange)
     free(text);
 }
 
+static void refuse_while_moving(cot_server *s, cot_http_exchange *exchange, uint64_t id)
+{
+    cot_api_error error;
+    cot_api_fail(&error, 409, "moves_under_way", NULL,
+                 "experts are moving already (GET /rebalance/%llu): wait for that, or cancel it (DELETE)",
+                 (unsigned long long)id);
+    cot_server_refuse(s, exchange, &error);
+}
+
 void cot_server_put_placement(cot_server *s, cot_http_exchange *exchange)
 {
     size_t bytes;
     const char *text = cot_http_body(exchange, &bytes);
     cot_backend_moves last, all;
-    cot_api_error error;
     cot_error why;
     if (bytes > COT_PLACEMENT_BYTES) // a body in chunks did not say so before
         refuse(s, exchange, 413, "request_too_large", "a placement of more than 8 MiB");
-    else if (s->backend->table->moves(s->backend, &last, &all)) {
-        cot_api_fail(&error, 409, "moves_under_way", NULL,
-                     "experts are moving already (GET /rebalance/%llu): wait for that, or cancel it (DELETE)",
-                     (unsigned long long)last.id);
-        cot_server_refuse(s, exchange, &error);
-    } else if (s->backend->table->move(s->backend, text, bytes, &why) != COT_OK)
+    else if (s->backend->table->moves(s->backend, &last, &all))
+        refuse_while_moving(s, exchange, last.id);
+    else if (s->backend->table->move(s->backend, text, bytes, &why) != COT_OK)
         refuse_for(s, exchange, &why);
     else if (!cot_server_wait(s, COT_WAITING_MOVES, exchange))
         refuse(s, exchange, 503, "unavailable", "out of memory for an answer; the moves go on");
@@ -67,6 +74,73 @@ void cot_server_on_moves(void *server, uint64_t id, const cot_error *error)
         refuse_for(s, exchange, error);
     else
         cot_server_reply_json(s, exchange, 202, json_pack("{s:I}", "id", (json_int_t)id));
+}
+
+/* ---- where the server itself would have them ---- */
+
+/* Whether a body asks for a dry cycle; false, with an error, where it is none. */
+static bool read_rebalance(bool *dry, cot_http_exchange *exchange, cot_api_error *error)
+{
+    enum { MOST_BYTES = 64 << 10 };
+    size_t bytes;
+    const char *text = cot_http_body(exchange, &bytes), *key;
+    json_t *body = cot_api_read_json(text, bytes, MOST_BYTES, error), *value;
+    bool good = body;
+    *dry = false;
+    json_object_foreach(body, key, value)
+    {
+        if (strcmp(key, "dry_run") != 0)
+            good = cot_api_fail(error, 400, NULL, key, "unknown field '%s' (dry_run)", key);
+        else if (!json_is_boolean(value))
+            good = cot_api_fail(error, 400, NULL, key, "dry_run is not true or false");
+        else
+            *dry = json_is_true(value);
+        if (!good) break;
+    }
+    json_decref(body);
+    return good;
+}
+
+static void refuse_cycle(cot_server *s, cot_http_exchange *exchange, const cot_error *error)
+{
+    if (error->status == COT_UNSUPPORTED)
+        refuse(s, exchange, 400, "rebalancing_is_off", error->message);
+    else if (error->status == COT_INVALID_ARGUMENT) // they have begun meanwhile
+        refuse(s, exchange, 409, "moves_under_way", error->message);
+    else
+        refuse_for(s, exchange, error);
+}
+
+void cot_server_post_rebalance(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_backend_moves last, all;
+    cot_api_error error = {0};
+    cot_error why;
+    bool dry;
+    if (!read_rebalance(&dry, exchange, &error))
+        cot_server_refuse(s, exchange, &error);
+    else if (s->backend->table->moves(s->backend, &last, &all))
+        refuse_while_moving(s, exchange, last.id);
+    else if (s->backend->table->rebalance(s->backend, dry, &why) != COT_OK)
+        refuse_cycle(s, exchange, &why);
+    else if (!cot_server_wait(s, COT_WAITING_CYCLE, exchange))
+        refuse(s, exchange, 503, "unavailable", "out of memory for an answer; the cycle is made");
+}
+
+void cot_server_on_cycle(void *server, json_t *cycle, const cot_error *error)
+{
+    cot_server *s = server;
+    cot_http_exchange *exchange = cot_server_take_waiting(s, COT_WAITING_CYCLE); // it may have left
+    const json_t *id = json_object_get(cycle, "id");
+    if (json_is_integer(id))
+        cot_server_log(s, COT_LOG_INFO,
+                       "experts move where POST /rebalance has found them to be needed (%lld)",
+                       (long long)json_integer_value(id));
+    if (exchange && error)
+        refuse_cycle(s, exchange, error);
+    else if (exchange)
+        cot_server_reply_json(s, exchange, json_is_integer(id) ? 202 : 200, json_incref(cycle));
+    json_decref(cycle);
 }
 
 /* ---- how far they are ---- */

@@ -90,6 +90,9 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
         cot_backend_moves last, all;
         const bool under_way = table->moves(s->backend, &last, &all);
         cot_metrics_write_moves(&out, &all, under_way, &placement, s->model.names[0]);
+        cot_backend_rebalancing rebalancing;
+        if (table->rebalancing && table->rebalancing(s->backend, &rebalancing))
+            cot_metrics_write_rebalancing(&out, &rebalancing, s->model.names[0]);
     }
     cot_backend_placement_free(&placement);
     if (out.failed)
@@ -132,6 +135,11 @@ static bool has_placement(const cot_backend_table *table)
 static bool has_moves(const cot_backend_table *table)
 {
     return table->moves;
+}
+
+static bool has_rebalance(const cot_backend_table *table)
+{
+    return table->moves && table->rebalance;
 }
 
 static bool has_placement_text(const cot_backend_table *table)
@@ -196,6 +204,7 @@ static const struct route {
     {"/popularity", "GET", cot_server_show_popularity, has_popularity},
     {"/placement", "GET", cot_server_show_placement, has_placement_text},
     {"/placement", "PUT", cot_server_put_placement, has_moves},
+    {"/rebalance", "POST", cot_server_post_rebalance, has_rebalance},
     {"/rebalance/", "GET", cot_server_show_rebalance, has_moves},
     {"/rebalance/", "DELETE", cot_server_cancel_rebalance, has_moves},
     {"/", "GET", show_page, NULL},

@@ -119,6 +119,7 @@ static void notice_failure(void *owner)
     cot_server_on_snapshot(s, NULL, 0);
     cot_server_on_view(s, NULL);
     cot_server_on_moves(s, 0, &state.error);
+    cot_server_on_cycle(s, NULL, &state.error);
     cot_access_ending_begin(&s->ending);
 }
 
@@ -306,7 +307,8 @@ static cot_status start_worker(cot_server *s, cot_error *error)
                                          .on_gone = notice_ends,
                                          .on_view = cot_server_on_view,
                                          .on_snapshot = cot_server_on_snapshot,
-                                         .on_moves = cot_server_on_moves}};
+                                         .on_moves = cot_server_on_moves,
+                                         .on_cycle = cot_server_on_cycle}};
     cot_status status = read_endpoints(&start.kv, &start.reports, &start.popularity, &s->options,
                                        s->access.options.port, s->info->homes, error);
     if (status != COT_OK) return status;

@@ -20,6 +20,7 @@ typedef enum cot_server_waiting_kind {
     COT_WAITING_EXPERTS,  // view.h
     COT_WAITING_LIVE,
     COT_WAITING_MOVES, // moves.h
+    COT_WAITING_CYCLE,
     COT_WAITING_KINDS
 } cot_server_waiting_kind;
 typedef struct cot_server_waiting {

@@ -147,6 +147,20 @@ typedef struct cot_backend_moves {
     } copy[COT_BACKEND_COPIES];
 } cot_backend_moves;
 
+enum { COT_BACKEND_REASONS = 8 };
+
+/* What has come of cycles in which a backend sees whether experts should move. */
+typedef struct cot_backend_rebalancing {
+    int64_t moved, stayed, refused; // cycles: moves began; there were none to be made; they could not begin
+    int reasons;                    // what became of a MoE layer in a cycle
+    const char *const *reason;      // [reasons]
+    int64_t layers[COT_BACKEND_REASONS]; // in all cycles
+    int64_t copies, drops;               // of replicas, asked for
+    double saving_ns;                    // that a step was to take less by the last cycle
+    int64_t since_ns;                    // since the last cycle, or the start
+    int64_t plan_ns;                     // that cycles took beside steps
+} cot_backend_rebalancing;
+
 /* What calls of experts are worth lately: one counts 1 when it comes, and half as much a half-life later. */
 typedef struct cot_backend_popularity {
     int32_t layers, experts, homes; // 0 layers: nothing is counted, or nothing was yet
@@ -191,6 +205,9 @@ typedef struct cot_backend_owner {
     void (*on_snapshot)(void *context, const void *bytes, size_t count);
     /* What became of asking for moves: they go under this number; or, with an error, experts stay. */
     void (*on_moves)(void *context, uint64_t id, const cot_error *error);
+    /* What became of asking for a cycle: a document, now the owner's, whose "id" is the number of moves that have begun, or null; or an
+     * error. Both NULL: out of memory. */
+    void (*on_cycle)(void *context, json_t *cycle, const cot_error *error);
 } cot_backend_owner;
 
 typedef struct cot_backend_start {
@@ -221,6 +238,13 @@ typedef struct cot_backend_table {
      * Errors: MALFORMED, INVALID_ARGUMENT, UNSUPPORTED (the text; experts are not to move), NOT_FOUND (the model has none),
      * OUT_OF_MEMORY. */
     cot_status (*move)(cot_backend *backend, const char *text, size_t bytes, cot_error *error);
+    /* A cycle is made now, in which the backend sees whether experts should move, and moves them; `dry`: it only says what it would do.
+     * on_cycle is called once, soon, where this is not refused at once. Not while moves are asked for. NULL: experts stay where they are.
+     * Errors: NOT_FOUND (the model has none), UNSUPPORTED (rebalancing is off), INVALID_ARGUMENT (something is asked for already); with on_cycle
+     * INVALID_ARGUMENT where moves are under way, OUT_OF_MEMORY, and what has ended the backend. */
+    cot_status (*rebalance)(cot_backend *backend, bool dry, cot_error *error);
+    /* False: rebalancing is off. NULL: there is none. */
+    bool (*rebalancing)(cot_backend *backend, cot_backend_rebalancing *rebalancing);
     /* The last moves that were asked for, and all since the start. Returns whether there are moves that are not over, or about to
      * begin. */
     bool (*moves)(cot_backend *backend, cot_backend_moves *last, cot_backend_moves *all);

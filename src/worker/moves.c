@@ -69,6 +69,61 @@ void cot_worker_moves_add(cot_backend_moves *sum, const cot_backend_moves *m)
     sum->place_ns += m->place_ns;
 }
 
+/* ---- cycles ---- */
+
+_Static_assert((int)COT_ENGINE_REASONS <= (int)COT_BACKEND_REASONS, "a backend has room for an engine's");
+
+static json_t *layer_json(const struct cot_engine_cycle_layer *l)
+{
+    return json_pack("{s:i, s:s, s:i, s:f, s:f}", "layer", (int)l->layer, "reason",
+                     cot_engine_rebalance_reasons()[l->reason], "moves", (int)l->moves, "before_seconds",
+                     l->before_ns / 1e9, "after_seconds", l->after_ns / 1e9);
+}
+
+json_t *cot_worker_cycle_json(const cot_engine_cycle *c, bool dry, const char *mode)
+{
+    json_t *layers = json_array(), *changes = json_array();
+    for (int32_t l = 0; l < c->n_layers; l++) json_array_append_new(layers, layer_json(&c->layer[l]));
+    for (int64_t i = 0; i < c->copies + c->drops; i++) {
+        const struct cot_engine_cycle_change *change = &c->change[i];
+        json_array_append_new(changes, json_pack("{s:i, s:i, s:i, s:s}", "layer", (int)change->layer,
+                                                 "expert", (int)change->expert, "rank", (int)change->rank,
+                                                 "action", change->comes ? "copy" : "drop"));
+    }
+    return json_pack("{s:o, s:b, s:s, s:I, s:I, s:f, s:f, s:o, s:o}", "id",
+                     c->id ? json_integer((json_int_t)c->id) : json_null(), "dry_run", dry, "mode", mode,
+                     "copies", (json_int_t)c->copies, "drops", (json_int_t)c->drops, "step_seconds",
+                     c->before_ns / 1e9, "saving_seconds", c->saving_ns / 1e9, "layers", layers, "changes",
+                     changes);
+}
+
+bool cot_worker_rebalancing_of(cot_backend_rebalancing *out, cot_engine *engine)
+{
+    cot_engine_rebalancing r;
+    cot_engine_get_rebalancing(engine, &r);
+    *out = (cot_backend_rebalancing){.moved = r.moved,
+                                     .stayed = r.stayed,
+                                     .refused = r.refused,
+                                     .reasons = COT_ENGINE_REASONS,
+                                     .reason = cot_engine_rebalance_reasons(),
+                                     .copies = r.copies,
+                                     .drops = r.drops,
+                                     .saving_ns = r.saving_ns,
+                                     .since_ns = r.since_ns,
+                                     .plan_ns = r.plan_ns};
+    memcpy(out->layers, r.layers, sizeof r.layers);
+    return strcmp(r.mode, "off") != 0;
+}
+
+cot_status cot_worker_rebalances(cot_engine *engine, cot_error *error)
+{
+    cot_backend_rebalancing unused;
+    if (!cot_engine_describe(engine)->moe_layers) return no_experts(error);
+    if (!cot_worker_rebalancing_of(&unused, engine))
+        return cot_fail(error, COT_UNSUPPORTED, "rebalancing is off (--rebalance load or joint turns it on)");
+    return COT_OK;
+}
+
 /* ---- where they are ---- */
 
 /* Each rank's experts in its first slots, of as many as placements may use. */

@@ -7,7 +7,9 @@
 
 typedef struct cot_worker_moves {
     /* By the lock of the worker. */
-    bool asked, answered; // a placement is wanted; the engine has said what comes of it
+    bool asked, answered; // a placement is wanted, or a cycle; the engine has said what comes of it
+    bool cycle, dry;      // what is asked for is a cycle, and a dry one
+    json_t *told;         // what has come of the cycle
     uint64_t cancelled;   // moves that are to end; 0: none
     cot_error answer;     // status OK: they go under
     uint64_t id;          // this number
@@ -34,6 +36,13 @@ static inline cot_backend_moves *cot_worker_moves_last(cot_worker_moves *m)
 /* As backends tell of them. */
 void cot_worker_moves_of(cot_backend_moves *moves, const cot_engine_moves *m);
 void cot_worker_moves_add(cot_backend_moves *sum, const cot_backend_moves *m);
+/* A cycle, with what would be or is done, {"id", "dry_run", "mode", "copies", "drops", "step_seconds", "saving_seconds", "layers", "changes"}. The
+ * caller's; NULL: out of memory. */
+json_t *cot_worker_cycle_json(const cot_engine_cycle *cycle, bool dry, const char *mode);
+/* False: it is off. */
+bool cot_worker_rebalancing_of(cot_backend_rebalancing *out, cot_engine *engine);
+/* Errors: NOT_FOUND: there are no experts; UNSUPPORTED: rebalancing is off. */
+cot_status cot_worker_rebalances(cot_engine *engine, cot_error *error);
 /* Where the engine's experts are, in Coterie's format, which the caller frees. Errors: NOT_FOUND: it has none; OUT_OF_MEMORY. */
 cot_status cot_worker_placement_text(char **text, size_t *bytes, cot_engine *engine, cot_error *error);
 

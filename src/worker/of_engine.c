@@ -315,14 +315,28 @@ static void begin_moves(cot_worker_moves *m, uint64_t id)
     cot_worker_moves_of(cot_worker_moves_last(m), &(cot_engine_moves){.id = id});
 }
 
+/* What has come of it, the caller's; NULL: an error, or memory ran out. */
+static json_t *make_cycle(cot_engine *engine, bool dry, uint64_t *id, cot_error *error)
+{
+    cot_engine_cycle cycle;
+    cot_engine_rebalancing now;
+    if (cot_engine_rebalance(&cycle, engine, dry, error) != COT_OK) return NULL;
+    cot_engine_get_rebalancing(engine, &now);
+    json_t *told = cot_worker_cycle_json(&cycle, dry, now.mode);
+    *id = cycle.id;
+    cot_engine_cycle_free(&cycle);
+    return told;
+}
+
 /* What is ordered is done. */
 static void order_moves(engine_backend *b)
 {
     cot_worker_moves *m = &b->moves;
     cot_error error = {0};
     uint64_t id = 0;
+    json_t *told = NULL;
     pthread_mutex_lock(&b->lock);
-    const bool asked = m->asked && !m->answered;
+    const bool asked = m->asked && !m->answered, cycle = m->cycle, dry = m->dry;
     const uint64_t cancelled = m->cancelled;
     m->cancelled = 0;
     pthread_mutex_unlock(&b->lock);
@@ -331,12 +345,15 @@ static void order_moves(engine_backend *b)
     if (!asked) return;
     if (b->state.failed)
         error = b->state.error;
+    else if (cycle)
+        told = make_cycle(b->engine, dry, &id, &error);
     else
         cot_engine_move_experts(b->engine, &m->to, "the placement", NULL, &id, &error);
-    m->go_on = m->advanced = id;
+    if (id) m->go_on = m->advanced = true; // else others go on that are under way
     cot_expert_map_free(&m->to);
     pthread_mutex_lock(&b->lock);
     m->answered = true;
+    m->told = told;
     m->answer = error;
     m->id = id;
     if (id) begin_moves(m, id);
@@ -490,9 +507,17 @@ static void tell_moves(engine_backend *b)
     const bool answered = m->answered;
     const uint64_t id = m->id;
     const cot_error answer = m->answer;
-    if (answered) m->asked = m->answered = false;
+    json_t *told = m->told;
+    const bool cycle = m->cycle;
+    if (answered) {
+        m->asked = m->answered = m->cycle = false;
+        m->told = NULL;
+    }
     pthread_mutex_unlock(&b->lock);
-    if (answered) b->owner.on_moves(b->owner.context, id, id ? NULL : &answer);
+    if (answered && cycle)
+        b->owner.on_cycle(b->owner.context, told, answer.status == COT_OK ? NULL : &answer);
+    else if (answered)
+        b->owner.on_moves(b->owner.context, id, id ? NULL : &answer);
 }
 
 static void take_records(void *context, uint64_t times)
@@ -606,6 +631,27 @@ static cot_status move_experts(cot_backend *backend, const char *text, size_t by
     if (!busy) return COT_OK;
     cot_expert_map_free(&to);
     return cot_fail(error, COT_INVALID_ARGUMENT, "moves of experts are about to begin");
+}
+
+static cot_status rebalance(cot_backend *backend, bool dry, cot_error *error)
+{
+    engine_backend *b = (engine_backend *)backend;
+    const cot_status status = cot_worker_rebalances(b->engine, error);
+    if (status != COT_OK) return status;
+    pthread_mutex_lock(&b->lock);
+    const bool busy = b->moves.asked;
+    if (!busy) {
+        b->moves.asked = b->moves.cycle = true;
+        b->moves.dry = dry;
+        pthread_cond_signal(&b->changed);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return busy ? cot_fail(error, COT_INVALID_ARGUMENT, "moves of experts are about to begin") : COT_OK;
+}
+
+static bool rebalancing(cot_backend *backend, cot_backend_rebalancing *out)
+{
+    return cot_worker_rebalancing_of(out, ((engine_backend *)backend)->engine);
 }
 
 static bool moves(cot_backend *backend, cot_backend_moves *last, cot_backend_moves *all)
@@ -747,6 +793,7 @@ static void close_backend(cot_backend *backend)
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->changed);
     cot_expert_map_free(&b->moves.to);
+    json_decref(b->moves.told);
     free(b->reported);
     free(b);
 }
@@ -762,6 +809,8 @@ cot_status cot_worker_of_engine(cot_backend **backend, cot_engine *engine, const
                                             .metrics = metrics,
                                             .placement = placement,
                                             .move = move_experts,
+                                            .rebalance = rebalance,
+                                            .rebalancing = rebalancing,
                                             .moves = moves,
                                             .find_moves = find_moves,
                                             .cancel_moves = cancel_moves,

@@ -251,9 +251,40 @@ static void test_moves(void **state)
     }
 }
 
+static void test_rebalancing(void **state)
+{
+    (void)state;
+    static const char *const why[] = {"experts move", "no move helps"};
+    const cot_backend_rebalancing r = {.moved = 3,
+                                       .stayed = 4,
+                                       .refused = 5,
+                                       .reasons = 2,
+                                       .reason = why,
+                                       .layers = {6, 7},
+                                       .copies = 8,
+                                       .drops = 9,
+                                       .saving_ns = 1000000,
+                                       .since_ns = 2500000000,
+                                       .plan_ns = 12000000};
+    cot_prometheus page = {0};
+    cot_metrics_write_rebalancing(&page, &r, "m\"1");
+    const expected_line lines[] = {{"coterie:rebalance_cycles_total", ",outcome=\"moved\"", 3},
+                                   {"coterie:rebalance_cycles_total", ",outcome=\"stayed\"", 4},
+                                   {"coterie:rebalance_cycles_total", ",outcome=\"refused\"", 5},
+                                   {"coterie:rebalance_layers_total", ",reason=\"experts move\"", 6},
+                                   {"coterie:rebalance_layers_total", ",reason=\"no move helps\"", 7},
+                                   {"coterie:rebalance_replicas_total", ",action=\"copy\"", 8},
+                                   {"coterie:rebalance_replicas_total", ",action=\"drop\"", 9},
+                                   {"coterie:rebalance_saving_seconds", "", 0.001},
+                                   {"coterie:rebalance_since_seconds", "", 2.5},
+                                   {"coterie:rebalance_seconds_total", "", 0.012}};
+    assert_lines(&page, lines, sizeof lines / sizeof *lines);
+    cot_prometheus_free(&page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests), cmocka_unit_test(test_engine),
-                                       cmocka_unit_test(test_moves)};
+                                       cmocka_unit_test(test_moves), cmocka_unit_test(test_rebalancing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

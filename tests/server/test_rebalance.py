@@ -1,0 +1,166 @@
+"""Experts that a server moves by itself, or as POST /rebalance asks: --rebalance."""
+
+import json
+import pathlib
+import tempfile
+import time
+import unittest
+
+import serving
+
+RANKS, EXPERTS, LAYERS = 4, 32, 6
+NEVER = "1000000000steps"
+REBALANCES = ("--ranks", RANKS, "--spare-slots", 1, "--rebalance", "load", "--migration-share", 1, "--no-enable-prefix-caching")
+BODY = {"model": "tiny", "prompt": list(range(40, 60)), "max_tokens": 300, "ignore_eos": True, "temperature": 0}
+REASONS = {"experts move", "too few calls counted", "no move helps", "moves cost more than they save", "moved too lately", "moves a cycle are used up"}
+
+
+def ask(server, **fields):
+    status, answer = server.post("/rebalance", fields)
+    return status, answer
+
+
+def show(server, path):
+    status, body = server.get(path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def wait_over(server, number):
+    end = time.monotonic() + serving.SECONDS
+    while not (moves := show(server, f"/rebalance/{number}"))["over"]:
+        assert time.monotonic() < end, moves
+        time.sleep(0.005)
+    return moves
+
+
+def held(placed):
+    """{(layer, rank): experts}"""
+    slots = placed["slots_per_rank"]
+    return {(layer, rank): {e for e in row[rank * slots : (rank + 1) * slots] if e >= 0}
+            for layer, row in zip(placed["layers"], placed["physical_to_logical_map"]) for rank in range(RANKS)}
+
+
+def changed(before, changes):
+    after = {place: set(experts) for place, experts in before.items()}
+    for change in changes:
+        experts = after[change["layer"], change["rank"]]
+        assert (change["action"] == "copy") == (change["expert"] not in experts), change
+        experts ^= {change["expert"]}
+    return after
+
+
+class Rebalance(unittest.TestCase):
+    def test_a_cycle_does_what_it_says(self):
+        with serving.Server(*REBALANCES, "--rebalance-interval", NEVER) as server:
+            status, cycle = ask(server)
+            self.assertEqual((status, cycle["id"], cycle["dry_run"], cycle["mode"], cycle["changes"]), (200, None, False, "load", []))
+            self.assertEqual([(layer["layer"], layer["reason"]) for layer in cycle["layers"]], [(l, "too few calls counted") for l in range(LAYERS)])
+            alone = server.complete(**BODY)["choices"][0]["text"]
+            first = held(show(server, "/placement"))
+            status, dry = ask(server, dry_run=True)
+            self.assertEqual((status, dry["id"], dry["dry_run"]), (200, None, True))
+            self.assertGreater(dry["copies"], 0)
+            self.assertLess(0, dry["saving_seconds"])
+            self.assertLess(dry["saving_seconds"], dry["step_seconds"])
+            self.assertLessEqual({layer["reason"] for layer in dry["layers"]}, REASONS)
+            self.assertAlmostEqual(sum(layer["before_seconds"] - layer["after_seconds"] for layer in dry["layers"] if layer["reason"] == "experts move"),
+                                   dry["saving_seconds"], delta=1e-9)
+            self.assertEqual(ask(server, dry_run=True), (200, dry))  # nothing has changed
+            self.assertEqual(held(show(server, "/placement")), first)
+            wanted = changed(first, dry["changes"])
+            with server.slowed():
+                status, cycle = ask(server, dry_run=False)
+                thread, result = server.in_background(BODY)
+            self.assertEqual((status, cycle["id"], cycle["changes"]), (202, 1, dry["changes"]))
+            thread.join()
+            self.assertEqual(result[0][1]["choices"][0]["text"], alone)
+            moves = wait_over(server, 1)
+            self.assertEqual((moves["copied"], sum(moves["given_up"].values())), (dry["copies"], 0))
+            self.assertEqual(held(show(server, "/placement")), wanted)
+            self.assertEqual(server.complete(**BODY)["choices"][0]["text"], alone)
+            for outcome, count in (("moved", 1), ("stayed", 1), ("refused", 0)):
+                self.assertEqual(server.metric("coterie:rebalance_cycles_total", outcome=outcome), count)
+            self.assertEqual(server.metric("coterie:rebalance_layers_total"), 2 * LAYERS)
+            self.assertEqual(server.metric("coterie:rebalance_layers_total", reason="experts move"), sum(layer["reason"] == "experts move" for layer in dry["layers"]))
+            self.assertEqual(server.metric("coterie:rebalance_replicas_total", action="copy"), dry["copies"])
+            self.assertEqual(server.metric("coterie:rebalance_replicas_total", action="drop"), dry["drops"])
+            self.assertAlmostEqual(server.metric("coterie:rebalance_saving_seconds"), dry["saving_seconds"], delta=1e-9)
+            self.assertGreater(server.metric("coterie:rebalance_since_seconds"), 0)
+
+    def test_hot_experts_move_while_a_client_streams(self):
+        """They begin on one rank, and nobody asks for anything but text, which stays the same."""
+        with serving.Server(*REBALANCES, "--rebalance-interval", NEVER) as server:
+            alone = server.complete(**BODY)["choices"][0]["text"]
+            seen, end = show(server, "/popularity"), time.monotonic() + serving.SECONDS
+            while not sum(map(sum, seen["counts"])):  # it is gathered once a second
+                assert time.monotonic() < end
+                time.sleep(0.05)
+                seen = show(server, "/popularity")
+        rows = [sorted(range(EXPERTS), key=lambda e: -counts[e]) for counts in seen["counts"]]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "hot.json"
+            path.write_text(json.dumps({"physical_to_logical_map": rows}))
+            with serving.Server(*REBALANCES, "--rebalance-interval", "32steps,1000000s", "--placement", path) as server:
+                hot = held(show(server, "/placement"))
+                self.assertEqual(hot[0, 0], set(rows[0][: EXPERTS // RANKS]))
+                end = time.monotonic() + serving.SECONDS
+                while not server.metric("coterie:rebalance_cycles_total", outcome="moved"):
+                    assert time.monotonic() < end
+                    self.assertEqual(server.complete(**BODY)["choices"][0]["text"], alone)
+                moves = wait_over(server, 1)
+                self.assertGreater(moves["copied"], 0)
+                self.assertEqual(server.complete(**BODY)["choices"][0]["text"], alone)
+                self.assertNotEqual(held(show(server, "/placement")), hot)
+                self.assertGreater(server.metric("coterie:placement_epoch"), 0)
+                self.assertGreaterEqual(server.metric("coterie:rebalance_replicas_total", action="copy"), moves["copies"])
+                self.assertGreaterEqual(show(server, "/experts")["moves"]["id"], 1)
+
+    def test_one_at_a_time_and_what_is_not_understood(self):
+        with serving.Server(*REBALANCES, "--rebalance-interval", NEVER, "--migration-bandwidth", 1) as server:
+            for body, status, why in (({"dry": True}, 400, "unknown field 'dry' (dry_run)"), ({"dry_run": 1}, 400, "dry_run is not true or false"),
+                                      ({"dry_run": None}, 400, "dry_run is not true or false")):
+                answer = server.post("/rebalance", body)
+                self.assertEqual((answer[0], answer[1]["error"]["message"]), (status, why))
+            for text in (b"", b"[]", b"{", b"\xff"):
+                self.assertEqual(server.send("POST", "/rebalance", text, {"Content-Type": "application/json"})[0], 400)
+            self.assertEqual(server.send("POST", "/rebalance", b"{}", {"Content-Type": "text/plain"})[0], 415)
+            status, _, answer = server.send("GET", "/rebalance")
+            self.assertEqual((status, json.loads(answer)["error"]["message"]), (405, "'/rebalance' takes POST"))
+            self.assertEqual(server.metric("coterie:rebalance_cycles_total"), 0)
+            server.complete(**BODY)
+            self.assertEqual(ask(server)[0], 202)
+            for fields in ({}, {"dry_run": True}):
+                status, answer = ask(server, **fields)
+                self.assertEqual((status, "GET /rebalance/1" in answer["error"]["message"]), (409, True), answer)
+            self.assertEqual(server.send("DELETE", "/rebalance/1")[0], 202)
+            wait_over(server, 1)
+            self.assertEqual(ask(server, dry_run=True)[0], 200)
+
+    def test_who_may_and_when(self):
+        with serving.Server("--ranks", RANKS, "--movable", env={"COTERIE_API_KEY": "secret"}) as server:
+            self.assertEqual(ask(server)[0], 401)
+            status, answer = server.post("/rebalance", {}, Authorization="Bearer secret")
+            self.assertEqual((status, answer["error"]["message"]), (400, "rebalancing is off (--rebalance load or joint turns it on)"))
+            self.assertNotIn(b"coterie:rebalance", server.get("/metrics", Authorization="Bearer secret")[1])
+        with tempfile.TemporaryDirectory() as folder:
+            config = json.loads((serving.MODEL / "config.json").read_text())
+            config = config | {"mlp_only_layers": list(range(config["num_hidden_layers"])), "intermediate_size": 64}
+            (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+            dense = ("--load-format", "dummy", "--tokenizer", serving.MODEL)
+            with serving.Server(*dense, model=folder) as server:
+                status, answer = ask(server)
+                self.assertEqual((status, answer["error"]["message"]), (404, "the model has no experts"))
+            done = serving.run("serve", folder, "--port", "0", *map(str, dense), "--rebalance", "load")
+            self.assertEqual((done.returncode, "rebalance 'load': the model has no experts" in done.stderr), (2, True), done.stderr)
+        with serving.mock({}) as server:
+            self.assertEqual(ask(server)[0], 404)
+        for options, why in ((("--rebalance", "load", "--attention", "tp", "--pipeline", "s-moe"), "rebalance 'load' does not go with pipeline s-moe"),
+                             (("--rebalance-interval", "0s"), "'0s' is no interval to rebalance"),
+                             (("--rebalance", "both"), "--rebalance"), (("--moves-a-cycle", "0"), "--moves-a-cycle takes ")):
+            done = serving.run("serve", serving.MODEL, "--port", "0", "--ranks", str(RANKS), *options)
+            self.assertEqual((done.returncode, why in done.stderr, done.stderr.count("\n")), (2, True, 1), done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
