@@ -157,7 +157,8 @@ typedef struct cot_events {
 cot_status cot_engine_submit(cot_engine *engine, uint64_t *id, const cot_request *request, int home,
                              const cot_events *events, cot_error *error);
 
-/* The rank on which most of the prompt is in the KV cache, or will be when it is admitted `after` another; among equals the one whose requests, waiting ones too, hold the
+/* The rank on which most of the prompt is in the KV cache, or will be when it is admitted `after` another; among equals, with
+ * home_by "experts", of those within one request of the least the one from which it is expected to ask the fewest other ranks, then the one whose requests, waiting ones too, hold the
  * fewest tokens, then the first. The request has been found good. Computes, does not communicate. */
 int cot_engine_choose_home(const cot_engine *engine, const cot_request *request);
 

@@ -158,8 +158,15 @@ typedef struct cot_engine_options {
          * add the fewest distinct experts to those that run; one that 16 have overtaken is next. Default: experts where
          * there are signature tables. */
         const char *schedule;
+        /* Under data-parallel attention, which of the homes that hold equally many blocks of a prompt gets a request that
+         * names none. "load", the default: the one whose requests know the fewest tokens; "experts": of those that have at
+         * most one request more than the least, the one from which it is expected to ask the fewest other ranks, where its
+         * experts are foretold (see signature_tables), else as load. */
+        const char *home_by;
         /* A file of cot_predictor_write (`coterie group --tables`) for this model, of any number of ranks, by whose token
-         * table the experts of requests are foretold from the last tokens of their prompts. Default: none are. */
+         * table the experts of requests are foretold from the last tokens of their prompts. With block_tokens and a
+         * half-life of popularity what the KV cache holds of a prompt comes first: what its text called. Default: no
+         * tables. */
         const char *signature_tables;
     } batch;
     /* The KV cache. */

@@ -494,6 +494,7 @@ class _EngineOptionsBatch(Structure):
         ("tbt_ns", c_int64),
         ("max_wait_steps", c_int64),
         ("schedule", c_char_p),
+        ("home_by", c_char_p),
         ("signature_tables", c_char_p),
     ]
 

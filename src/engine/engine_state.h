@@ -80,13 +80,20 @@ struct cot_engine {
     cot_replay replay;                // where the options give routing
     int32_t *row_of_id;               // of the tables, where the trace replayed has ids of its own
     cot_engine_signatures signatures; // what foretells the experts of requests
-    bool by_experts;                  // requests are admitted by them
+    bool admits_by_experts, homes_by_experts;     // the options
     int64_t block_tokens, tbt_ns, max_wait_steps; // the options
     cot_profiles_options profiles;
     uint64_t likeness; // of the model, to tell it from another
     cot_ranks ranks;
     cot_loop loop;
 };
+
+/* Whether the options let any request's experts be foretold. */
+bool cot_engine_foretells(const cot_engine *engine);
+/* The schedule's foresight (schedule/scheduler.h); context is the engine. A prompt's experts are those that its longest beginning in
+ * the KV cache called; what that does not tell the token tables do, and if they know nothing either all of a layer are alike. */
+bool cot_engine_expect(const void *context, uint8_t *share, const cot_request *request);
+const cot_expert_layout *cot_engine_layout_now(const void *context);
 
 /* The engine's group of ranks as the executor of its loop; close either way. Errors: OUT_OF_MEMORY. */
 cot_status cot_ranks_open(cot_executor *executor, cot_engine *engine, cot_error *error);

@@ -119,14 +119,21 @@ static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_err
     return COT_OK;
 }
 
-/* By whose order requests are admitted. */
+/* What is decided by the experts of requests. */
 static cot_status choose_schedule(cot_engine *e, const cot_engine_resolved *options, cot_error *error)
 {
     const int said = options->choice.batch_schedule;
-    e->by_experts = said == COT_UNSAID ? e->signatures.tables != NULL : said;
-    if (!e->by_experts || e->signatures.tables) return COT_OK;
+    e->admits_by_experts = said == COT_UNSAID ? e->signatures.tables != NULL : said;
+    e->homes_by_experts = options->choice.batch_home_by;
+    if (e->homes_by_experts && !e->runner.data_parallel)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "home-by 'experts' needs attention 'dp': where heads are split all ranks hold a request");
+    if (cot_engine_foretells(e) || (!e->admits_by_experts && !e->homes_by_experts)) return COT_OK;
     return cot_fail(error, COT_INVALID_ARGUMENT,
-                    "schedule 'experts' needs signature tables, which foretell the experts of requests");
+                    "%s 'experts' needs signature tables, or a prefix cache and a half-life of popularity, "
+                    "which foretell the experts of requests",
+                    e->admits_by_experts ? "schedule" : "home-by");
 }
 
 static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, cot_error *error)
@@ -231,7 +238,7 @@ const char *cot_engine_weights_name(const cot_engine *e)
 
 cot_scheduler_limits cot_engine_limits(const cot_engine *e)
 {
-    const int64_t cells = (int64_t)e->signatures.n_layers * e->signatures.n_experts;
+    const bool by_experts = e->admits_by_experts || e->homes_by_experts;
     return (cot_scheduler_limits){
         .sequences = e->runner.sequences,
         .pages = e->runner.pages,
@@ -241,7 +248,11 @@ cot_scheduler_limits cot_engine_limits(const cot_engine *e)
         .homes = e->runner.data_parallel ? e->info.ranks : 1,
         .block = e->block_tokens,
         .max_wait_steps = e->max_wait_steps,
-        .foresight = {e->by_experts ? cells : 0, cot_engine_signature, &e->signatures}};
+        .foresight = {.cells = by_experts ? e->config->moe_layers * e->config->gate.experts : 0,
+                      .admits = e->admits_by_experts,
+                      .expect = cot_engine_expect,
+                      .layout = e->homes_by_experts ? cot_engine_layout_now : NULL,
+                      .context = e}};
 }
 
 /* Processes that were started from outside each have weights of their own, and an embedding. */

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -172,4 +173,23 @@ const uint8_t *cot_profiles_find(const cot_profiles *p, const cot_request *reque
         best = node;
     }
     return best < 0 ? NULL : signature_of(p, best);
+}
+
+bool cot_profiles_expect(const cot_profiles *p, uint8_t *share, const cot_request *request)
+{
+    const cot_signature_shape *shape = &p->shape;
+    const uint8_t *signature = cot_profiles_find(p, request);
+    bool any = false;
+    for (int32_t l = 0; signature && l < shape->kept; l++) {
+        const uint8_t *count = signature + (int64_t)l * shape->n_experts;
+        uint8_t *out = share + (int64_t)l * shape->every * shape->n_experts;
+        int64_t sum = 0; // K a token
+        for (int32_t e = 0; e < shape->n_experts; e++) sum += count[e];
+        any |= sum > 0;
+        for (int32_t e = 0; sum && e < shape->n_experts; e++) {
+            const double part = (double)shape->top_k * count[e] / (double)sum;
+            out[e] = (uint8_t)lrint((part < 1 ? part : 1) * UINT8_MAX);
+        }
+    }
+    return any;
 }

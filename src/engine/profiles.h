@@ -59,5 +59,8 @@ void cot_profiles_finish(const cot_profiles *profiles, const cot_profile *profil
 
 /* The signature of the longest beginning of a prompt that any home's cache holds; NULL: none does. */
 const uint8_t *cot_profiles_find(const cot_profiles *profiles, const cot_request *request);
+/* Fills in, by that, the share [L][E] (schedule/overlap.h) of a text that begins so: of the layers that signatures keep and that
+ * counted something; others stay. False: none did. */
+bool cot_profiles_expect(const cot_profiles *profiles, uint8_t *share, const cot_request *request);
 
 #endif

@@ -129,12 +129,12 @@ void cot_engine_signatures_close(cot_engine_signatures *s)
     *s = (cot_engine_signatures){0};
 }
 
-bool cot_engine_signature(const void *signatures, uint8_t *share, const int32_t *tokens, int64_t n)
+bool cot_engine_signature(const cot_engine_signatures *s, uint8_t *share, const int32_t *tokens, int64_t n)
 {
-    const cot_engine_signatures *s = signatures;
     int32_t rows[COT_ENGINE_SIGNATURE_TOKENS];
     const int64_t last = n < COT_ENGINE_SIGNATURE_TOKENS ? n : COT_ENGINE_SIGNATURE_TOKENS;
     int64_t known = 0;
+    if (!s->tables) return false;
     cot_predict_rows(rows, s->tables, tokens + n - last, last);
     for (int64_t t = 0; t < last; t++)
         if (rows[t] >= 0) rows[known++] = rows[t];

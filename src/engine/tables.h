@@ -43,8 +43,8 @@ cot_status cot_engine_signatures_open(cot_engine_signatures *signatures, const c
                                       const cot_engine_known *known, cot_error *error);
 void cot_engine_signatures_close(cot_engine_signatures *signatures);
 /* Fills in share [MoE layers][E] (schedule/overlap.h) of a text that begins with these n tokens: the mean over its last ones that the
- * table knows; false: it knows none. `signatures` is an open
- * cot_engine_signatures. Not thread-safe. */
-bool cot_engine_signature(const void *signatures, uint8_t *share, const int32_t *tokens, int64_t n);
+ * table knows; false: it knows none, or there is no table. Not thread-safe. */
+bool cot_engine_signature(const cot_engine_signatures *signatures, uint8_t *share, const int32_t *tokens,
+                          int64_t n);
 
 #endif

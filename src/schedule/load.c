@@ -87,22 +87,85 @@ static int64_t blocks_to_come(const cot_scheduler *s, const cot_request_state *f
     return common / s->limits.block;
 }
 
-int cot_scheduler_choose_home(const cot_scheduler *s, const cot_request *request, int homes)
+/* ---- homes ---- */
+
+/* What a home has, and what a request would have there. */
+struct home {
+    int64_t requests, tokens; // that wait or run, and what they know
+    int64_t blocks;           // of the request's prompt
+    double sends; // other ranks that its next token is expected to ask; 0 where nothing is foretold
+};
+
+static void add_request(struct home *homes, const cot_request_state *r)
 {
-    int64_t tokens[COT_PAGE_POOL_HOMES] = {0}, most = 0;
-    for (int64_t i = 0; i < s->active_count; i++) tokens[s->active[i]->home] += s->active[i]->known;
-    for (const cot_request_state *r = s->waiting; r; r = r->next) tokens[r->home] += r->known;
+    homes[r->home].requests++;
+    homes[r->home].tokens += r->known;
+}
+
+static int64_t blocks_at(const cot_scheduler *s, const cot_request *request, int home)
+{
     const cot_request_state *first = request->after ? cot_scheduler_find(s, request->after) : NULL;
-    int best = 0;
-    for (int home = 0; home < homes; home++) {
-        const cot_prefix_root root = {
-            .home = home, .salt = request->cache_salt, .salt_bytes = request->cache_salt_bytes};
-        int64_t blocks = 0; // the same everywhere where every rank has a part of each page
-        if (s->limits.homes > 1 && !request->all_logits)
-            cot_prefix_match(&s->prefix, &root, request->prompt, request->prompt_tokens - 1, &blocks);
-        if (first && first->home == home) blocks = cot_larger(blocks, blocks_to_come(s, first, request));
-        if (blocks > most || (blocks == most && tokens[home] < tokens[best])) best = home;
-        most = blocks > most ? blocks : most;
+    const cot_prefix_root root = {
+        .home = home, .salt = request->cache_salt, .salt_bytes = request->cache_salt_bytes};
+    int64_t blocks = 0; // the same everywhere where every rank has a part of each page
+    if (s->limits.homes > 1 && !request->all_logits)
+        cot_prefix_match(&s->prefix, &root, request->prompt, request->prompt_tokens - 1, &blocks);
+    return first && first->home == home ? cot_larger(blocks, blocks_to_come(s, first, request)) : blocks;
+}
+
+/* How many other ranks a token at home there is expected to ask in a layer. An expert with a replica at home is asked there, else
+ * each of its replicas as often (cot_expert_replica). */
+static double sends_of_layer(const cot_expert_layout *layout, int32_t layer, const uint8_t *share, int home)
+{
+    const cot_expert_replicas r = cot_expert_layout_layer(layout, layer);
+    double spared[COT_PAGE_POOL_HOMES], sends = 0; // how likely the token asks nothing of a rank
+    for (int32_t rank = 0; rank < layout->n_ranks; rank++) spared[rank] = 1;
+    for (int32_t e = 0; e < layout->n_experts; e++) {
+        const int32_t begin = r.begin[e], end = r.begin[e + 1];
+        int32_t i = begin, next;
+        while (i < end && r.rank[i] != home) i++;
+        if (!share[e] || i < end) continue;
+        for (i = begin; i < end; i = next) { // one rank's
+            for (next = i + 1; next < end && r.rank[next] == r.rank[i];) next++;
+            spared[r.rank[i]] *= 1 - (double)share[e] / UINT8_MAX * (next - i) / (end - begin);
+        }
+    }
+    for (int32_t rank = 0; rank < layout->n_ranks; rank++) sends += 1 - spared[rank];
+    return sends;
+}
+
+/* False: nothing is known of the request, or homes are chosen by load alone. */
+static bool foretell_sends(const cot_scheduler *s, const cot_request *request, struct home *homes, int count)
+{
+    const cot_scheduler_foresight *f = &s->limits.foresight;
+    if (!f->cells || !f->layout || !f->expect(f->context, s->share, request)) return false;
+    const cot_expert_layout *layout = f->layout(f->context);
+    for (int h = 0; h < count; h++)
+        for (int32_t l = 0; l < layout->n_layers; l++)
+            homes[h].sends += sends_of_layer(layout, l, s->share + (int64_t)l * layout->n_experts, h);
+    return true;
+}
+
+int cot_scheduler_choose_home(const cot_scheduler *s, const cot_request *request, int count)
+{
+    const double rounding = 1e-9; // of sums that are equal
+    struct home homes[COT_PAGE_POOL_HOMES] = {0};
+    for (int64_t i = 0; i < s->active_count; i++) add_request(homes, s->active[i]);
+    for (const cot_request_state *r = s->waiting; r; r = r->next) add_request(homes, r);
+    int64_t most_blocks = 0, fewest = INT64_MAX;
+    for (int h = 0; h < count; h++) {
+        homes[h].blocks = blocks_at(s, request, h);
+        most_blocks = cot_larger(most_blocks, homes[h].blocks);
+    }
+    for (int h = 0; h < count; h++)
+        if (homes[h].blocks == most_blocks) fewest = cot_smaller(fewest, homes[h].requests);
+    const bool foretold = foretell_sends(s, request, homes, count);
+    int best = -1;
+    for (int h = 0; h < count; h++) {
+        if (homes[h].blocks < most_blocks || (foretold && homes[h].requests > fewest + 1)) continue;
+        const double more = best < 0 ? 0 : homes[h].sends - homes[best].sends;
+        if (best < 0 || more < -rounding || (more <= rounding && homes[h].tokens < homes[best].tokens))
+            best = h;
     }
     return best;
 }

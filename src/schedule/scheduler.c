@@ -27,8 +27,10 @@ cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limi
     s->spans = calloc(tokens, sizeof *s->spans);
     s->maps = calloc((size_t)limits->step_maps, sizeof *s->maps);
     s->missing = calloc((size_t)limits->foresight.cells + 1, sizeof *s->missing);
+    s->share = calloc((size_t)limits->foresight.cells + 1, sizeof *s->share);
     s->missing_is_old = true;
-    if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps || !s->missing)
+    if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps || !s->missing ||
+        !s->share)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the scheduler's tables");
     while (s->free_row_count < limits->sequences) {
         s->free_rows[s->free_row_count] = (int32_t)(limits->sequences - 1 - s->free_row_count);
@@ -45,7 +47,8 @@ size_t cot_scheduler_bytes(const cot_scheduler_limits *l)
     return (size_t)l->pages * page + cot_prefix_bytes(l->pages, l->block) +
            (size_t)l->sequences * (sizeof(int32_t) + 2 * sizeof(void *)) +
            (size_t)l->step_tokens * (sizeof(int32_t) + sizeof(cot_span)) +
-           (size_t)l->step_maps * sizeof(cot_page_map) + (size_t)(l->foresight.cells + 1) * sizeof(float);
+           (size_t)l->step_maps * sizeof(cot_page_map) +
+           (size_t)(l->foresight.cells + 1) * (sizeof(float) + 1);
 }
 
 static void free_request(cot_request_state *r)
@@ -136,7 +139,7 @@ void cot_scheduler_close(cot_scheduler *s)
     free_all(s->ended);
     cot_prefix_close(&s->prefix);
     cot_page_pool_close(&s->pool);
-    void *owned[] = {s->free_rows, s->active, s->by_row, s->ids, s->spans, s->maps, s->missing};
+    void *owned[] = {s->free_rows, s->active, s->by_row, s->ids, s->spans, s->maps, s->missing, s->share};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     *s = (cot_scheduler){0};
 }
@@ -146,14 +149,31 @@ static bool is_before_text(const cot_request_state *r)
     return r->fed < r->prompt_tokens && r->known == r->prompt_tokens;
 }
 
+/* Cells of what is expected of a request that waits; 0 where nobody asks. */
+static int64_t cells_of_request(const cot_scheduler *s)
+{
+    return s->limits.foresight.admits ? s->limits.foresight.cells : 0;
+}
+
+/* Looks whether something is known of its experts. */
+static void foretell(const cot_scheduler *s, cot_request_state *r)
+{
+    const cot_scheduler_foresight *f = &s->limits.foresight;
+    uint8_t *const share = (uint8_t *)(r->pages + cot_page_count(r->limit));
+    const cot_request text = {.prompt = r->tokens,
+                              .prompt_tokens = r->prompt_tokens,
+                              .cache_salt = r->salt ? r->salt->data : NULL,
+                              .cache_salt_bytes = r->salt ? r->salt->bytes : 0};
+    if (f->expect(f->context, share, &text)) r->share = share;
+}
+
 cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *request, int64_t limit,
                                         int32_t home, size_t beside)
 {
     const size_t aligned = (beside + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *),
                  numbers = (size_t)(limit + cot_page_count(limit));
-    const cot_scheduler_foresight *foresight = &s->limits.foresight;
     cot_request_state *r = malloc(sizeof *r + aligned + numbers * sizeof(int32_t) +
-                                  (size_t)foresight->cells); // the lists stand behind
+                                  (size_t)cells_of_request(s)); // the lists stand behind
     if (!r) return NULL;
     *r = (cot_request_state){.beside = r + 1,
                              .forced = request->forced,
@@ -181,9 +201,7 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
     if (request->forced && request->forced_tokens)
         memcpy(r->tokens + r->prompt_tokens, request->forced,
                (size_t)request->forced_tokens * sizeof *r->tokens);
-    uint8_t *const share = (uint8_t *)(r->pages + cot_page_count(limit));
-    if (foresight->cells && foresight->expect(foresight->context, share, r->tokens, r->prompt_tokens))
-        r->share = share;
+    if (cells_of_request(s)) foretell(s, r);
     *s->waiting_end = r;
     s->waiting_end = &r->next;
     s->waiting_count++;
@@ -223,7 +241,7 @@ static void find_missing(cot_scheduler *s)
 /* Those that could be admitted, the oldest first: one, or where there is foresight up to a window of them. Returns how many. */
 static int64_t list_oldest(const cot_scheduler *s, cot_request_state *oldest[COT_OVERLAP_WINDOW])
 {
-    const int64_t most = s->limits.foresight.cells ? COT_OVERLAP_WINDOW : 1;
+    const int64_t most = cells_of_request(s) ? COT_OVERLAP_WINDOW : 1;
     int64_t n = 0;
     for (cot_request_state *r = s->waiting; r && n < most; r = r->next)
         if (!r->after) oldest[n++] = r;
@@ -234,8 +252,10 @@ static int64_t choose(cot_scheduler *s, cot_request_state *const *oldest, int64_
 {
     cot_overlap_waiting waiting[COT_OVERLAP_WINDOW];
     if (n < 2) return 0;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        if (!oldest[i]->share) foretell(s, oldest[i]); // by texts that were fed since it came
         waiting[i] = (cot_overlap_waiting){oldest[i]->share, oldest[i]->overtaken, oldest[i]->admissions > 0};
+    }
     find_missing(s);
     return cot_overlap_admit(waiting, n, s->missing, s->limits.foresight.cells);
 }

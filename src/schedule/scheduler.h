@@ -12,6 +12,7 @@
  * so that the first always gets on. Memory is allocated when a request is made, and nowhere else. */
 #ifndef COT_SCHEDULE_SCHEDULER_H
 #define COT_SCHEDULE_SCHEDULER_H
+#include "coterie/layout.h"
 #include "coterie/request.h"
 #include "schedule/cost.h"
 #include "schedule/overlap.h"
@@ -28,9 +29,9 @@ typedef struct cot_request_state {
     uint64_t after;     // the request that it waits for; 0: none, or no longer
     int64_t admissions; // how often it became active
     int64_t overtaken;  // by how many that came later, while it waited and could have been admitted
-    const uint8_t
-        *share;      // [limits.foresight.cells] what is expected of it (overlap.h); NULL: nothing is known
-    int64_t sat_out; // steps since it last had a part in one, or became active
+    const uint8_t *
+        share; // [limits.foresight.cells] what is expected of it (overlap.h); NULL: nothing is known, or asked
+    int64_t sat_out;       // steps since it last had a part in one, or became active
     int64_t prompt_tokens; // so many of `tokens`, the first ones, are the prompt
     int64_t text_begin;    // where generated text begins: behind the prompt, or in one that ends with some
     int64_t limit;         // most tokens that it may come to
@@ -59,9 +60,12 @@ static inline bool cot_request_draws(const cot_request_state *request, const cot
 
 /* What foretells the experts of requests. */
 typedef struct cot_scheduler_foresight {
-    int64_t cells; // (MoE layer, expert)s; 0: none, requests are admitted in the order in which they came
-    /* Fills in share [cells] of a text that begins with these n tokens; false: nothing is known of it. Pure. */
-    bool (*expect)(const void *context, uint8_t *share, const int32_t *tokens, int64_t n);
+    int64_t cells; // (MoE layer, expert)s; 0: nothing does
+    bool admits;   // requests are admitted by it, else in the order in which they came
+    /* Fills in share [cells] of the text that begins with the request's prompt; false: nothing is known of it yet. */
+    bool (*expect)(const void *context, uint8_t *share, const cot_request *request);
+    /* Where experts sit now: homes are chosen by what requests would send from there. NULL: by load alone. */
+    const cot_expert_layout *(*layout)(const void *context);
     const void *context;
 } cot_scheduler_foresight;
 
@@ -90,10 +94,11 @@ typedef struct cot_scheduler {
     cot_request_state *waiting, **waiting_end, *ended;
     float *missing; // [foresight.cells] of the active ones, unless one of them left since
     bool missing_is_old;
-    int32_t *ids;                                     // [step_tokens] what a plan points to
-    cot_span *spans;                                  // [step_tokens]
-    cot_page_map *maps;                               // [step_maps]
-    uint64_t waited_steps;                            // that active ones sat out
+    uint8_t *share;        // [foresight.cells] scratch: of a request that has no home yet
+    int32_t *ids;          // [step_tokens] what a plan points to
+    cot_span *spans;       // [step_tokens]
+    cot_page_map *maps;    // [step_maps]
+    uint64_t waited_steps; // that active ones sat out
     uint64_t preemptions, queried_tokens, hit_tokens; // tokens are counted when a request is first admitted
 } cot_scheduler;
 
@@ -132,8 +137,10 @@ void cot_scheduler_get_homes(const cot_scheduler *scheduler, cot_home_load *home
 /* Fills in the first `room` of those that run, in the order of admission, then of those that wait. Returns how many there
  * are. */
 size_t cot_scheduler_sequences(const cot_scheduler *scheduler, cot_engine_sequence *sequences, size_t room);
-/* Which of `homes` homes most of the prompt is kept for, or will be when it is admitted `after` another; among equals the
- * one whose requests know the fewest tokens, then the first. */
+/* Which of `homes` homes most of the prompt is kept for, or will be when it is admitted `after` another. Among equals, where
+ * foresight has a layout and knows the request, of those that have one request at most more than the one of them that has the
+ * fewest: the one from which the next token is expected to ask the fewest other ranks, summed over layers. Else, and among equals
+ * again, the one whose requests know the fewest tokens, then the first. */
 int cot_scheduler_choose_home(const cot_scheduler *scheduler, const cot_request *request, int homes);
 
 #endif

@@ -2,6 +2,7 @@
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
 #include "harness/engine/requests.h"
+#include "harness/engine/steps.h"
 #include "harness/engine/tables.h"
 #include "harness/seed.h"
 
@@ -57,7 +58,8 @@ static void prompts_are_foretold_by_their_last_tokens(void **state)
         int64_t known = 0;
         for (int64_t t = begin; t < n; t++) known += of_one(one, engine->signatures.tables, 0, ids[t]);
         unknown += !known;
-        assert_int_equal(f->expect(f->context, share, ids, n), known > 0);
+        const cot_request text = generating_from(ids, n, 1);
+        assert_int_equal(f->expect(f->context, share, &text), known > 0);
         for (int32_t l = 0; l < layers && known; l++) {
             double *sum = calloc((size_t)experts, sizeof *sum);
             for (int64_t t = begin; t < n; t++)
@@ -78,6 +80,69 @@ static void prompts_are_foretold_by_their_last_tokens(void **state)
     engine = must_open(&o);
     assert_int_equal(engine->loop.scheduler.limits.foresight.cells, 0);
     cot_engine_close(engine);
+    unlink(path);
+}
+
+static void on_profile(void *context, const cot_profile_told *told)
+{
+    memcpy(context, told->prompt, (size_t)told->cells);
+}
+
+/* K counts over all of the layer's, at most 1, in layers that the signature keeps; the others, and whatever is not cached, as the
+ * tables say, or all alike. */
+static void what_called_the_prefix_comes_before_tables(void **state)
+{
+    (void)state;
+    enum { BLOCK = 16, PREFIX = 3 * BLOCK, PROMPT = PREFIX + 5, MOST_CELLS = 4096 };
+    uint64_t seed = test_seed();
+    char path[TABLES_PATH];
+    assert_true(drawn_tables(path, TINY, 2, false, &seed));
+    for (int way = 0; way < 4; way++) {
+        const bool tables = way % 2, keeps_all = way < 2;
+        cot_engine_options o;
+        cot_engine_options_init(&o);
+        o.batch.signature_tables = tables ? path : NULL;
+        o.batch.schedule = "experts";
+        o.memory.block_tokens = BLOCK;
+        o.watch.popularity_half_life = 100;
+        cot_engine *e = must_open(&o);
+        const cot_scheduler_foresight *f = &e->loop.scheduler.limits.foresight;
+        cot_signature_shape *shape = &e->loop.profiles.shape;
+        const int64_t experts = e->info.experts, K = e->info.top_k;
+        uint8_t signature[MOST_CELLS], share[MOST_CELLS], by_tokens[MOST_CELLS] = {0};
+        assert_true(f->cells <= MOST_CELLS && e->info.moe_layers > 1);
+        cot_engine_watch_profiles(e, &(cot_profile_events){signature, on_profile});
+        int32_t *ids = drawn_ids(PROMPT, e->info.vocab, &seed);
+        const cot_request whole = generating_from(ids, PROMPT, 1), prefix = generating_from(ids, PREFIX, 1);
+        assert_int_equal(f->expect(f->context, share, &whole), tables); // nothing is cached
+        must_submit(e, &prefix, 0, &(cot_events){0});
+        must_finish(e);
+        if (!keeps_all) { // as of a model with more cells than a signature has
+            shape->every = 2;
+            shape->kept = (shape->n_layers + 1) / 2;
+        }
+        memset(share, 7, sizeof share);
+        assert_true(f->expect(f->context, share, &whole));
+        const bool by_table = cot_engine_signature(&e->signatures, by_tokens, ids, PROMPT);
+        assert_int_equal(by_table, tables);
+        int64_t others = 0;
+        for (int64_t l = 0; l < e->info.moe_layers; l++) {
+            const bool kept = keeps_all || l % 2 == 0;
+            const uint8_t *counts = signature + (keeps_all ? l : l / 2) * experts;
+            double sum = 0;
+            for (int64_t i = 0; i < experts; i++) sum += counts[i];
+            for (int64_t i = 0; i < experts; i++) {
+                const double wanted = kept       ? fmin(1, (double)(K * counts[i]) / sum)
+                                      : by_table ? by_tokens[l * experts + i] / 255.
+                                                 : (double)K / (double)experts;
+                assert_true(fabs(share[l * experts + i] / 255. - wanted) < 0.51 / 255);
+                others += share[l * experts + i] != by_tokens[l * experts + i];
+            }
+        }
+        assert_true(others > 0);
+        free(ids);
+        cot_engine_close(e);
+    }
     unlink(path);
 }
 
@@ -119,6 +184,7 @@ static void other_tables_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_are_foretold_by_their_last_tokens),
+                                       cmocka_unit_test(what_called_the_prefix_comes_before_tables),
                                        cmocka_unit_test(other_tables_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

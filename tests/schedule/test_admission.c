@@ -13,12 +13,13 @@
 enum { CELLS = 6, KINDS = 40, MOST = 80, STEP = 48, CONTEXT = 320, BLOCK = 16 };
 
 /* A text's experts are those of its first token's kind; of every eighth nothing is known. */
-static bool expect(const void *context, uint8_t *share, const int32_t *tokens, int64_t n)
+static bool expect(const void *context, uint8_t *share, const cot_request *request)
 {
     const uint8_t *const shares = context; // [KINDS][CELLS]
-    assert_true(n > 0);
-    if (tokens[0] % 8 == 7) return false;
-    memcpy(share, shares + tokens[0] * CELLS, CELLS);
+    const int kind = request->prompt[0];
+    assert_true(request->prompt_tokens > 0);
+    if (kind % 8 == 7) return false;
+    memcpy(share, shares + kind * CELLS, CELLS);
     return true;
 }
 
@@ -160,15 +161,16 @@ static void step(struct history *h)
 
 static void run(struct history *h, bool by_experts, int steps, uint64_t *seed)
 {
-    const cot_scheduler_limits limits = {.sequences = 1 + (int64_t)(draw(seed) % 5),
-                                         .pages = 5 + (int64_t)(draw(seed) % 6),
-                                         .step_tokens = STEP,
-                                         .step_logits = STEP,
-                                         .step_maps = cot_scheduler_step_maps(STEP, 5, CONTEXT, BLOCK),
-                                         .homes = 1,
-                                         .block = draw(seed) % 2 ? BLOCK : 0,
-                                         .max_wait_steps = 8,
-                                         .foresight = {by_experts ? CELLS : 0, expect, h->shares}};
+    const cot_scheduler_limits limits = {
+        .sequences = 1 + (int64_t)(draw(seed) % 5),
+        .pages = 5 + (int64_t)(draw(seed) % 6),
+        .step_tokens = STEP,
+        .step_logits = STEP,
+        .step_maps = cot_scheduler_step_maps(STEP, 5, CONTEXT, BLOCK),
+        .homes = 1,
+        .block = draw(seed) % 2 ? BLOCK : 0,
+        .max_wait_steps = 8,
+        .foresight = {.cells = CELLS, .admits = by_experts, .expect = expect, .context = h->shares}};
     assert_int_equal(cot_scheduler_open(&h->s, &limits, NULL), COT_OK);
     h->waiting = h->runs = 0;
     for (int k = 0; k < KINDS; k++)

@@ -37,6 +37,8 @@ cot_engine_options options_of(const struct setting *s)
     o.experts.movable = s->movable;
     o.experts.routing = s->routing;
     o.watch.popularity_half_life = s->half_life;
+    o.batch.home_by = s->home_by;
+    o.batch.schedule = s->schedule;
     return o;
 }
 

@@ -19,6 +19,7 @@ struct setting {
     bool movable;
     const cot_engine_routing *routing;
     int64_t half_life; // of popularity, in tokens
+    const char *home_by, *schedule;
 };
 
 cot_engine_options options_of(const struct setting *s);
