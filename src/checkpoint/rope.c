@@ -99,6 +99,10 @@ static void read_longrope(struct rope *rope, cot_fields *top, cot_fields *in, do
 {
     cot_fields *from = cot_fields_has(top, "original_max_position_embeddings") ? top : in;
     rope->original = positive(from, "original_max_position_embeddings", context);
+    if (from->status == COT_OK && (rope->original < 1 || rope->original != floor(rope->original)))
+        cot_fields_refuse(from, COT_MALFORMED,
+                          "'original_max_position_embeddings' is %g, expected a whole number from 1 on",
+                          rope->original);
     rope->short_factors = cot_fields_get(in, "short_factor");
     if (!rope->short_factors)
         cot_fields_refuse(in, COT_MALFORMED, "RoPE scaling lacks 'short_factor'");

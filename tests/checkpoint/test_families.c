@@ -232,6 +232,14 @@ static void rotations(void **state)
                   "'original_max_position_embeddings': "
                   "100}}",
                   COT_MALFORMED, "'short_factor' has 0");
+    static const char *const no_contexts[] = {"0.5", "100.7", "-1"};
+    for (size_t i = 0; i < sizeof no_contexts / sizeof *no_contexts; i++) {
+        char edit[80], words[120];
+        snprintf(edit, sizeof edit, "{'original_max_position_embeddings': %s}", no_contexts[i]);
+        snprintf(words, sizeof words, "'original_max_position_embeddings'%s is %s, expected a",
+                 no_contexts[i][0] == '-' ? " of RoPE" : "", no_contexts[i]);
+        config_refuse(phi, edit, COT_MALFORMED, words);
+    }
     config_refuse(phi, "{'num_experts_per_tok': 3}", COT_UNSUPPORTED, "'num_experts_per_tok' other than 2");
     c = config_accept(hunyuan, "{'rope_scaling': {'type': 'dynamic', 'alpha': 1000, 'factor': 1}}");
     assert_true(fabs((double)c.inverse_frequency[1] * pow(1e4 * pow(1000, 16.0 / 14), 2.0 / 16) - 1) < 1e-5);
