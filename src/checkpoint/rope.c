@@ -258,6 +258,7 @@ static void scale_queries(cot_config *config, cot_fields *fields, const cot_fiel
     cot_fields inside = *in;
     config->query_beta = cot_fields_number(&inside, "llama_4_scaling_beta", 0);
     config->query_tokens = original;
+    if (fields->status == COT_OK) fields->status = inside.status;
     if (!(original >= 1) || !isfinite(config->query_beta))
         cot_fields_refuse(fields, COT_MALFORMED,
                           "'llama_4_scaling_beta' needs original_max_position_embeddings");

@@ -260,6 +260,14 @@ static void rotations(void **state)
     cot_config_clear(&c);
     config_refuse(mistral, "{'rope_parameters': {'rope_type': 'default', 'llama_4_scaling_beta': 0.4}}",
                   COT_MALFORMED, "'llama_4_scaling_beta' needs original_max_position_embeddings");
+    static const char *const no_betas[][2] = {{"'0.4'", "\"0.4\""}, {"true", "true"}, {"[]", "a list"}};
+    for (size_t i = 0; i < sizeof no_betas / sizeof *no_betas; i++) {
+        char edit[200], words[120];
+        snprintf(edit, sizeof edit, "{'rope_parameters': {" YARN ", 'llama_4_scaling_beta': %s}}",
+                 no_betas[i][0]);
+        snprintf(words, sizeof words, "'llama_4_scaling_beta' is %s, expected a number", no_betas[i][1]);
+        config_refuse(mistral, edit, COT_MALFORMED, words);
+    }
 }
 
 /* The part of a head that is rotated. */
