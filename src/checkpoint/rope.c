@@ -58,12 +58,16 @@ static double positive(cot_fields *fields, const char *key, double standard)
     return value;
 }
 
-/* The part of a head that is rotated, where the family rotates a part. */
-static void read_partial(struct rope *rope, cot_fields *fields)
+/* The part of a head that is rotated, where the family rotates a part. Of MLA it may be told, since it is that of a query. */
+static void read_partial(struct rope *rope, const cot_config *config, cot_fields *fields)
 {
     const char *key = "partial_rotary_factor";
     if (!cot_fields_has(fields, key)) return;
     const double part = cot_fields_number(fields, key, 1);
+    const bool own =
+        config->attention == COT_ATTENTION_MLA &&
+        fabs(part * (double)(config->nope_dim + config->rope_dim) - (double)config->rope_dim) < 1e-6;
+    if (own) return;
     if (rope->part == 0 && part != 1)
         cot_fields_refuse(fields, COT_UNSUPPORTED, "'%s' other than 1 is not supported", key);
     else if (!(part > 0) || part > 1)
@@ -113,9 +117,10 @@ static void read_longrope(struct rope *rope, cot_fields *top, cot_fields *in, do
         positive(in, "short_mscale", longer > 1 ? sqrt(1 + log(longer) / log(rope->original)) : 1);
 }
 
-static void read_scaling(struct rope *rope, const cot_family *family, cot_fields *top, cot_fields *in,
-                         double context)
+static void read_scaling(struct rope *rope, const cot_config *config, cot_fields *top, cot_fields *in)
 {
+    const cot_family *family = config->family;
+    const double context = (double)config->max_context;
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)in->object, key, value) if (json_is_object(value))
@@ -127,7 +132,7 @@ static void read_scaling(struct rope *rope, const cot_family *family, cot_fields
                           "RoPE type '%.40s' is not supported (default, linear, llama3 and yarn are)",
                           rope->type);
     rope->theta = positive(in, "rope_theta", rope->theta);
-    read_partial(rope, in);
+    read_partial(rope, config, in);
     if (!strcmp(rope->type, "default")) return;
     if (!strcmp(rope->type, "longrope")) {
         read_longrope(rope, top, in, context);
@@ -269,11 +274,11 @@ void cot_resolve_rope(cot_config *config, cot_fields *fields)
     const cot_family *family = config->family;
     struct rope rope = {.type = "default", .attention_factor = NAN, .part = family->rotary};
     rope.theta = positive(fields, "rope_theta", family->rope_theta);
-    read_partial(&rope, fields);
+    read_partial(&rope, config, fields);
     const json_t *object = scaling_object(fields);
     if (object) {
         cot_fields in = {object, fields->name, fields->status, fields->error};
-        read_scaling(&rope, family, fields, &in, (double)config->max_context);
+        read_scaling(&rope, config, fields, &in);
         if (fields->status == COT_OK) fields->status = in.status;
         scale_queries(config, fields, &in, rope.original);
     } else if (family->default_yarn) {

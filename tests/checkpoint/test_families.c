@@ -304,6 +304,17 @@ static void partial_rotation(void **state)
     cot_config c = config_accept(glm, "{'attention_bias': true}");
     assert_true(c.qkv_bias && !c.output_bias && c.qk_norm == COT_QK_NORM_NONE);
     cot_config_clear(&c);
+    c = config_accept(mistral,
+                      "{'rope_parameters': {" YARN ", 'partial_rotary_factor': 0.3333333333333333}}");
+    assert_int_equal(c.rope_width, 64); // of 128 + 64
+    cot_config_clear(&c);
+    c = config_accept(mistral, "{'partial_rotary_factor': 1}");
+    assert_int_equal(c.rope_width, 64);
+    cot_config_clear(&c);
+    config_refuse(mistral, "{'rope_parameters': {" YARN ", 'partial_rotary_factor': 0.34}}", COT_UNSUPPORTED,
+                  "'partial_rotary_factor' other than 1 is not supported");
+    config_refuse(mistral, "{'partial_rotary_factor': '1'}", COT_MALFORMED,
+                  "'partial_rotary_factor' is \"1\", expected a number");
     config_refuse(minimax, "{'attn_type_list': [1, 1, 0, 1]}", COT_UNSUPPORTED,
                   "'attn_type_list' other than 1");
     config_refuse(minimax, "{'sliding_window': 20}", COT_UNSUPPORTED, "'sliding_window' other than null");
