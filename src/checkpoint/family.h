@@ -61,7 +61,8 @@ struct cot_family {
     cot_gguf_family gguf;
     cot_size_rule sizes[COT_SIZES];
     double norm_eps, rope_theta;
-    double rotary; // the part of a head that is rotated where no field says; 0: heads are rotated whole
+    double rotary;   // the part of a head that is rotated where no field says; 0: heads are rotated whole
+    bool rotary_dim; // that field says how many of a head's numbers are
     cot_attention_type attention;
     cot_qk_norm qk_norm;
     bool qk_norm_late;

@@ -262,8 +262,10 @@ static void put_gqa(translation *t)
     if (value != width)
         refuse(t, COT_UNSUPPORTED,
                "values of %" PRId64 " numbers beside keys of %" PRId64 " are not supported", value, width);
-    if (t->family->rotary != 0)
+    if (t->family->rotary_dim)
         put(t, "rotary_dim", json_integer(turned));
+    else if (t->family->rotary != 0)
+        put(t, "partial_rotary_factor", json_real((double)turned / (double)width));
     else if (turned != width)
         refuse(t, COT_UNSUPPORTED, "RoPE over %" PRId64 " of a head's %" PRId64 " numbers is not supported",
                turned, width);

@@ -20,6 +20,7 @@ struct rope {
     const json_t *short_factors; // longrope's, of each frequency
     double short_mscale;
     double part; // of a head that is rotated; 0: the family rotates whole ones
+    bool part_given;
 };
 
 /* The object that describes the scaling: rope_scaling as on the hub, unless it is empty, else rope_parameters
@@ -62,7 +63,9 @@ static double positive(cot_fields *fields, const char *key, double standard)
 static void read_partial(struct rope *rope, const cot_config *config, cot_fields *fields)
 {
     const char *key = "partial_rotary_factor";
+    if (rope->part != 0 && cot_fields_get(fields, key)) rope->part = 1; // what null means
     if (!cot_fields_has(fields, key)) return;
+    rope->part_given = true;
     const double part = cot_fields_number(fields, key, 1);
     const bool own =
         config->attention == COT_ATTENTION_MLA &&
@@ -79,10 +82,15 @@ static void read_partial(struct rope *rope, const cot_config *config, cot_fields
 /* Of a head's numbers the first ones are rotated: so many as a part of them, or rotary_dim itself. */
 static void cut_rotation(cot_config *config, cot_fields *fields, const struct rope *rope)
 {
-    const char *key = cot_fields_has(fields, "rotary_dim") ? "rotary_dim" : "partial_rotary_factor";
-    const int64_t whole = config->head_dim,
-                  width = cot_fields_integer(fields, "rotary_dim", (int64_t)((double)whole * rope->part), 0,
-                                             INT32_MAX);
+    const bool told = config->family->rotary_dim && cot_fields_has(fields, "rotary_dim");
+    const char *key = told ? "rotary_dim" : "partial_rotary_factor";
+    const int64_t whole = config->head_dim, part = (int64_t)((double)whole * rope->part),
+                  width = told ? cot_fields_integer(fields, key, part, 0, INT32_MAX) : part;
+    if (told && rope->part_given && width != part)
+        cot_fields_refuse(
+            fields, COT_MALFORMED,
+            "'rotary_dim' is %lld, and 'partial_rotary_factor' rotates %lld of a head's numbers",
+            (long long)width, (long long)part);
     if (width < 2 || width % 2 || width > whole)
         cot_fields_refuse(
             fields, COT_MALFORMED,

@@ -286,7 +286,15 @@ static void partial_rotation(void **state)
         {glm, "{'partial_rotary_factor': 0.1}", 0},
         {glm, "{'partial_rotary_factor': 1.5}", 0},
         {glm, "{'partial_rotary_factor': 0}", 0},
-        {minimax, "{}", 8},
+        {glm, "{'partial_rotary_factor': null}", 16},
+        {glm, "{'rotary_dim': 6}", 8}, // no field of its own
+        {minimax, "{}", 16},
+        {minimax, "{'rotary_dim': null}", 16},
+        {minimax, "{'partial_rotary_factor': 0.5}", 8},
+        {minimax, "{'rotary_dim': 8, 'partial_rotary_factor': 0.5}", 8},
+        {minimax, "{'rotary_dim': 8, 'rope_parameters': {'partial_rotary_factor': 0.5}}", 8},
+        {minimax, "{'rotary_dim': 8, 'partial_rotary_factor': 0.8}", 0},
+        {minimax, "{'rotary_dim': 16, 'rope_parameters': {'partial_rotary_factor': 0.5}}", 0},
         {minimax, "{'rotary_dim': 6}", 6},
         {minimax, "{'rotary_dim': 18}", 0},
         {minimax, "{'rotary_dim': 5}", 0}};
