@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST_MISSING = 1000, COMPARED = 256 << 10 }; // numbers that are compared at a time
 
@@ -182,6 +183,22 @@ static unused why_unused(const char *name, int64_t layers)
     return is_of_activations(name) ? UNUSED_ACTIVATIONS : UNUSED_UNKNOWN;
 }
 
+/* Norms of q and k that are stored although config.json has none: without them another model would be computed. */
+static cot_status refuse_norms(const survey *s)
+{
+    const cot_config *config = &s->checkpoint->config;
+    const cot_shards *shards = &s->checkpoint->shards;
+    if (config->gguf || config->qk_norm == config->family->qk_norm) return COT_OK;
+    const char *end = strstr(cot_weight_template(config->family, COT_WEIGHT_Q_NORM), "{layer}") + 7;
+    for (size_t i = 0; i < shards->tensor_count; i++) {
+        const char *name = shards->tensors[i].tensor->name;
+        if (!s->used[i] && !is_beyond(name, config->layers) && cot_path_ends(name, end))
+            return cot_fail(s->error, COT_MALFORMED, "tensor '%s' is stored, but '%s' is not true", name,
+                            config->family->qk_normed.name);
+    }
+    return COT_OK;
+}
+
 /* ---- what is missing ---- */
 
 static size_t common(const char *a, const char *b)
@@ -342,6 +359,7 @@ cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const
         s.used[divisors - checkpoint->shards.tensors] = true; // the config has it
     cot_status status = settle_head(checkpoint, &s, &warning, &detail);
     if (status == COT_OK) status = cot_weight_each(&checkpoint->config, &s, check_weight);
+    if (status == COT_OK && !s.missing) status = refuse_norms(&s);
     if (s.missing)
         status = fail_missing(&s, folder, error);
     else if (status != COT_OK)

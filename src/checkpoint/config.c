@@ -64,6 +64,7 @@ static int64_t read_size(cot_fields *fields, const cot_size_rule *rule, int64_t 
     if (!rule->name) return rule->absent;
     const json_t *value = cot_fields_get(fields, rule->name), *other = NULL;
     if (rule->alias) other = cot_fields_get(fields, rule->alias);
+    if (!value && rule->fallback) other = cot_fields_get(fields, rule->fallback);
     if (value && other && !json_equal((json_t *)(uintptr_t)value, (json_t *)(uintptr_t)other))
         cot_fields_refuse(fields, COT_MALFORMED, "'%s' and '%s' mean the same and differ", rule->name,
                           rule->alias);
@@ -72,7 +73,7 @@ static int64_t read_size(cot_fields *fields, const cot_size_rule *rule, int64_t 
             cot_fields_refuse(fields, COT_MALFORMED, "'%s' is missing", rule->name);
         return rule->absent;
     }
-    const char *key = value ? rule->name : rule->alias;
+    const char *key = value ? rule->name : rule->fallback ? rule->fallback : rule->alias;
     if (rule->nullable && !cot_fields_has(fields, key)) return 0;
     const json_t *told = cot_fields_get(fields, key);
     if (rule->listed && json_is_array(told)) return read_listed(fields, key, told, least, most);

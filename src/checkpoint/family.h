@@ -26,6 +26,7 @@ typedef struct cot_size_rule {
     int64_t absent;           // what leaving it out means; COT_REQUIRED where it may not be left out
     bool nullable;            // null is allowed, and means 0: "none", or "derived from others"
     bool listed;              // a list of it, once for each layer, may stand instead
+    const char *fallback;     // the field that it is where it is left out; NULL: none
 } cot_size_rule;
 #define COT_REQUIRED INT64_MIN
 

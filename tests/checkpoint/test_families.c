@@ -243,8 +243,18 @@ static void rotations(void **state)
     config_refuse(phi, "{'num_experts_per_tok': 3}", COT_UNSUPPORTED, "'num_experts_per_tok' other than 2");
     c = config_accept(hunyuan, "{'rope_scaling': {'type': 'dynamic', 'alpha': 1000, 'factor': 1}}");
     assert_true(fabs((double)c.inverse_frequency[1] * pow(1e4 * pow(1000, 16.0 / 14), 2.0 / 16) - 1) < 1e-5);
-    assert_true(c.qk_norm == COT_QK_NORM_NONE && c.gate.top_k == 3 && c.shared_intermediate == 24);
+    assert_true(c.qk_norm == COT_QK_NORM_HEAD && c.gate.top_k == 3 && c.shared_intermediate == 24);
     cot_config_clear(&c);
+    c = config_accept(hunyuan, "{'use_qk_norm': false, 'moe_intermediate_size': 'remove'}");
+    assert_true(c.qk_norm == COT_QK_NORM_NONE && c.moe_intermediate == 40);
+    cot_config_clear(&c);
+    c = config_accept(hunyuan, "{'moe_intermediate_size': [32, 32, 32, 32], 'intermediate_size': 'all'}");
+    assert_int_equal(c.moe_intermediate, 32);
+    cot_config_clear(&c);
+    config_refuse(hunyuan, "{'moe_intermediate_size': 'remove', 'intermediate_size': 'remove'}",
+                  COT_MALFORMED, "'moe_intermediate_size' is missing");
+    config_refuse(hunyuan, "{'moe_intermediate_size': 'remove', 'intermediate_size': 0}", COT_MALFORMED,
+                  "'intermediate_size' is 0, expected a whole number from 1");
     config_refuse(hunyuan, "{'rope_scaling': {'type': 'dynamic', 'factor': 2}}", COT_UNSUPPORTED,
                   "RoPE type 'dynamic'");
     config_refuse(hunyuan, "{'moe_topk': [3, 3, 2, 3]}", COT_UNSUPPORTED,

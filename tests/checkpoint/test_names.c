@@ -261,10 +261,40 @@ static void in_fp8(void **state)
     }
 }
 
+/* Norms of q and k are stored, and config.json says that there are none. */
+static void norms_without_a_field(void **state)
+{
+    (void)state;
+    static const char glm[] = ", \"max_position_embeddings\": 64, \"first_k_dense_replace\": 0, "
+                              "\"n_shared_experts\": 0";
+    static const char words[] = "tensor 'model.layers.0.self_attn.q_norm.weight' is stored, but "
+                                "'use_qk_norm' is not true";
+    folder *f = make(false, COT_BF16);
+    char text[256];
+    for (int l = 0; l < LAYERS; l++) {
+        snprintf(text, sizeof text, "model.layers.%d.mlp.gate.e_score_correction_bias", l);
+        add(f, text, COT_F32, E, 0, 0, 0);
+    }
+    configure(f, "Glm4MoeForCausalLM", glm);
+    folder_refused(f, words);
+    snprintf(text, sizeof text, "%s, \"use_qk_norm\": false", glm);
+    configure(f, "Glm4MoeForCausalLM", text);
+    folder_refused(f, words);
+    snprintf(text, sizeof text, "%s, \"use_qk_norm\": true", glm);
+    configure(f, "Glm4MoeForCausalLM", text);
+    cot_checkpoint_close(opened(f->path));
+    rename_in(f, "_norm.", "_norm_of_others.", -1); // of nobody
+    configure(f, "Glm4MoeForCausalLM", glm);
+    for (size_t i = 0; i < f->count; i++) assert_null(strstr(f->tensors[i].name, ".q_norm."));
+    write_all(f);
+    cot_checkpoint_close(opened(f->path));
+    folder_delete(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(experts_of_a_layer_in_a_tensor),
                                        cmocka_unit_test(other_names), cmocka_unit_test(other_shapes),
-                                       cmocka_unit_test(in_fp8)};
+                                       cmocka_unit_test(in_fp8), cmocka_unit_test(norms_without_a_field)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
