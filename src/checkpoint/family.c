@@ -177,11 +177,18 @@ static const cot_family *const families[FAMILIES] = {
     [SARVAM_MOE] = &cot_family_sarvam_moe,
 };
 
-/* A checkpoint of the model without its head is called so. */
-static bool is_base_of(const char *architecture, const char *name)
+/* That name, or what a checkpoint of the model without its head is called. */
+static bool is_called(const char *architecture, const char *name)
 {
     const size_t length = strlen(name) - strlen("ForCausalLM");
-    return !strncmp(architecture, name, length) && !strcmp(architecture + length, "Model");
+    return !strcmp(architecture, name) ||
+           (!strncmp(architecture, name, length) && !strcmp(architecture + length, "Model"));
+}
+
+static bool is_of_architecture(size_t family, const char *architecture)
+{
+    const char *other = families[family]->other_architecture;
+    return is_called(architecture, architectures[family].name) || (other && is_called(architecture, other));
 }
 
 static bool is_of_type(const cot_family *family, const char *model_type)
@@ -193,8 +200,7 @@ static bool is_of_type(const cot_family *family, const char *model_type)
 const cot_family *cot_family_of(const char *architecture, const char *model_type)
 {
     for (size_t f = 0; f < FAMILIES; f++)
-        if (architecture ? !strcmp(architecture, architectures[f].name) ||
-                               is_base_of(architecture, architectures[f].name)
+        if (architecture ? is_of_architecture(f, architecture)
                          : model_type && is_of_type(families[f], model_type))
             return families[f];
     return NULL;

@@ -57,6 +57,7 @@ typedef struct cot_gguf_family {
 
 struct cot_family {
     const char *model_type, *other_type; // other_type: read as well, NULL: none
+    const char *other_architecture;      // likewise, beside that of the table
     const char *
         fixed; // JSON of fields that have to be these where they are given, each item of a list likewise; NULL: none
     cot_gguf_family gguf;

@@ -196,6 +196,7 @@ const cot_family cot_family_granitemoeshared = {
 
 const cot_family cot_family_phimoe = {
     .model_type = "phimoe",
+    .other_architecture = "PhimoeForCausalLM", // as transformers calls it
     .fixed = "{\"num_experts_per_tok\": 2}",
     .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_local_experts"),
               [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 2},

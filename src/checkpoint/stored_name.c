@@ -58,9 +58,10 @@ bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way)
     snprintf(out, COT_STORED_NAME, "%s%s", other_prefix && !inside ? "model." : "",
              other_prefix && inside ? name + prefix : name);
     if (other_block && !exchange(out, ".mlp.", ".block_sparse_moe.")) return false;
-    if (other_parts && !(strstr(out, ".experts.") &&
-                         (exchange(out, ".gate_proj.", ".w1.") || exchange(out, ".up_proj.", ".w3.") ||
-                          exchange(out, ".down_proj.", ".w2."))))
+    if (other_parts && !exchange(out, ".mlp.gate.", ".mlp.router.") &&
+        !(strstr(out, ".experts.") &&
+          (exchange(out, ".gate_proj.", ".w1.") || exchange(out, ".up_proj.", ".w3.") ||
+           exchange(out, ".down_proj.", ".w2."))))
         return false;
     if (way >= COT_STORED_NESTED) nest(out, way >= 2 * COT_STORED_NESTED);
     return true;

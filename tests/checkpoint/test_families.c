@@ -240,6 +240,15 @@ static void rotations(void **state)
                  no_contexts[i][0] == '-' ? " of RoPE" : "", no_contexts[i]);
         config_refuse(phi, edit, COT_MALFORMED, words);
     }
+    static const char *const names[] = {"PhiMoEForCausalLM", "PhimoeForCausalLM", "PhimoeModel"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char edit[80];
+        snprintf(edit, sizeof edit, "{'architectures': ['%s']}", names[i]);
+        c = config_accept(phi, edit);
+        assert_string_equal(c.architecture, "PhiMoEForCausalLM");
+        cot_config_clear(&c);
+    }
+    config_refuse(phi, "{'architectures': ['PhimoeForCausalLM2']}", COT_UNSUPPORTED, "unknown architecture");
     config_refuse(phi, "{'num_experts_per_tok': 3}", COT_UNSUPPORTED, "'num_experts_per_tok' other than 2");
     c = config_accept(hunyuan, "{'rope_scaling': {'type': 'dynamic', 'alpha': 1000, 'factor': 1}}");
     assert_true(fabs((double)c.inverse_frequency[1] * pow(1e4 * pow(1000, 16.0 / 14), 2.0 / 16) - 1) < 1e-5);

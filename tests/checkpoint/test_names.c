@@ -164,6 +164,7 @@ static void other_names(void **state)
           {".w1.", ".gate_proj.", -1},
           {".w2.", ".down_proj.", -1},
           {".w3.", ".up_proj.", -1}}},
+        {true, {{"block_sparse_moe.gate.", "mlp.router.", -1}}},
         {true, {{"model.", "", -1}}},
         {true,
          {{"model.", "", -1}, {"block_sparse_moe.experts", "mlp.experts", -1}, {".w3.", ".up_proj.", -1}}},
