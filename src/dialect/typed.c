@@ -4,7 +4,10 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MOST_REFERENCES = 16 }; // that are followed one behind another, and schemas within schemas
+enum {
+    MOST_REFERENCES = 16, // that are followed one behind another, and schemas within schemas
+    MOST_SCHEMAS = 1024,  // that are looked at in all: a schema may refer to itself many times
+};
 
 static unsigned type_named(const char *name)
 {
@@ -55,7 +58,8 @@ static const json_t *follow(const json_t *root, const char *path)
     return NULL;
 }
 
-static unsigned types_of(const json_t *root, const json_t *schema, int depth)
+/* `*left`: schemas that may still be looked at. */
+static unsigned types_of(const json_t *root, const json_t *schema, int depth, int *left)
 {
     static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
     const json_t *type = json_object_get(schema, "type"), *reference = json_object_get(schema, "$ref"),
@@ -63,15 +67,18 @@ static unsigned types_of(const json_t *root, const json_t *schema, int depth)
     unsigned types = type_named(json_string_value(type));
     size_t i;
     json_t *item;
-    if (depth > MOST_REFERENCES) return 0;
+    if (depth > MOST_REFERENCES || --*left < 0) return 0;
     json_array_foreach(type, i, item) types |= type_named(json_string_value(item));
     if (types) return types;
-    if (reference) return types_of(root, follow(root, json_string_value(reference)), depth + 1);
+    if (reference) return types_of(root, follow(root, json_string_value(reference)), depth + 1, left);
     if (constant) return type_of(constant);
     json_array_foreach(json_object_get(schema, "enum"), i, item) types |= type_of(item);
     for (size_t k = 0; k < sizeof lists / sizeof *lists && !types; k++)
-        json_array_foreach(json_object_get(schema, lists[k]), i, item) types |=
-            types_of(root, item, depth + 1);
+        json_array_foreach(json_object_get(schema, lists[k]), i, item)
+        {
+            if (*left <= 0) break;
+            types |= types_of(root, item, depth + 1, left);
+        }
     if (!types && json_object_get(schema, "properties")) types = COT_DIALECT_OBJECT;
     if (!types && json_object_get(schema, "items")) types = COT_DIALECT_ARRAY;
     return types;
@@ -80,7 +87,8 @@ static unsigned types_of(const json_t *root, const json_t *schema, int depth)
 unsigned cot_dialect_types(const json_t *tool, const char *key)
 {
     const json_t *root = json_object_get(tool, "parameters");
-    return types_of(root, json_object_get(json_object_get(root, "properties"), key), 0);
+    int left = MOST_SCHEMAS;
+    return types_of(root, json_object_get(json_object_get(root, "properties"), key), 0, &left);
 }
 
 /* Types of a text that is JSON; 0: it is none. Numbers keep their digits, however

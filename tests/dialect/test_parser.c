@@ -210,6 +210,28 @@ static void test_reasoning_and_calls_take_turns(void **state)
     cot_buffer_free(&text);
 }
 
+/* What refers to itself many times over is looked at for so long and no longer: anyOf of nine, sixteen deep, has no end. */
+static void test_schemas_of_many_references_end(void **state)
+{
+    (void)state;
+    json_t *schema = json_pack("{s:{s:{s:s}}, s:{s:{s:[]}}}", "properties", "text", "$ref", "#/$defs/Loop",
+                               "$defs", "Loop", "anyOf");
+    assert_non_null(schema);
+    json_t *loop = json_object_get(json_object_get(json_object_get(schema, "$defs"), "Loop"), "anyOf");
+    for (int i = 0; i < 9; i++) json_array_append_new(loop, json_pack("{s:s}", "$ref", "#/$defs/Loop"));
+    json_t *list = json_pack("[{s:{s:s, s:o}}]", "function", "name", "note", "parameters", schema);
+    assert_non_null(list);
+    const cot_dialect_options options = options_for(cot_dialect_named("qwen3-coder"), list);
+    cot_buffer text = tokens_marked(
+        T("<tool_call>") "<function=note><parameter=text>a</parameter></function>" T("</tool_call>"));
+    heard h = heard_parse(&options, text.data, text.bytes, NULL, 0, false);
+    assert_int_equal(h.count, 1);
+    assert_string_equal(h.calls[0].arguments.data, "{\"text\": \"a\"}");
+    heard_free(&h);
+    cot_buffer_free(&text);
+    json_decref(list);
+}
+
 static void test_forced_arguments(void **state)
 {
     (void)state;
@@ -360,6 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adversarial_answers),
         cmocka_unit_test(test_reasoning_and_calls_take_turns),
+        cmocka_unit_test(test_schemas_of_many_references_end),
         cmocka_unit_test(test_forced_arguments),
         cmocka_unit_test(test_random_answers_do_not_depend_on_cuts),
     };

@@ -9,7 +9,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 static const char tools[] =
     "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, "
     "\"n\": {\"type\": "
-    "\"number\"}, \"u\": {\"type\": [\"integer\", \"string\"]}, \"o\": {\"type\": \"object\"}}}}}]";
+    "\"number\"}, \"u\": {\"type\": [\"integer\", \"string\"]}, \"o\": {\"type\": \"object\"}, \"r\": "
+    "{\"$ref\": "
+    "\"#/$defs/r\"}}, \"$defs\": {\"r\": {\"anyOf\": [{\"$ref\": \"#/$defs/r\"}, {\"$ref\": \"#/$defs/r\"}, "
+    "{\"$ref\": "
+    "\"#/$defs/r\"}]}}}}}]";
 
 static bool is_token(void *context, const char *marker)
 {
