@@ -9,6 +9,7 @@
     X(chat) \
     X(serve) \
     X(router) \
+    X(rebalance) \
     X(eval) \
     X(tokenize) \
     X(convert) \

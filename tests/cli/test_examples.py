@@ -171,8 +171,9 @@ class Examples(unittest.TestCase):
             elif line.startswith(("coterie serve ", "coterie router ")):
                 with serving(line, folder):
                     return None
-            elif line.startswith("coterie chat http"):
-                with serving("coterie serve MODEL", folder) as url:
+            elif line.startswith(("coterie chat http", "coterie rebalance http")):
+                more = " --ranks 4 --rebalance load" if "rebalance" in line else ""
+                with serving(f"coterie serve MODEL{more}", folder) as url:
                     run = shell(line.replace("http://localhost:8000", url), folder, b"Hello\n")
             else:
                 run = shell(line, folder, b"Hello\n" if line.startswith("coterie chat ") else b"")

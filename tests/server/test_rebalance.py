@@ -67,6 +67,15 @@ class Rebalance(unittest.TestCase):
             self.assertAlmostEqual(sum(layer["before_seconds"] - layer["after_seconds"] for layer in dry["layers"] if layer["reason"] == "experts move"),
                                    dry["saving_seconds"], delta=1e-9)
             self.assertEqual(ask(server, dry_run=True), (200, dry))  # nothing has changed
+            done = serving.run("rebalance", f"http://{server.host}:{server.port}/v1/", "--dry-run")
+            lines = done.stdout.splitlines()
+            self.assertEqual((done.returncode, done.stderr, len(lines)), (0, "", 1 + LAYERS + dry["copies"] + dry["drops"] + 1))
+            for line, layer in zip(lines[1:], dry["layers"]):
+                self.assertEqual(line.split(maxsplit=4), [str(layer["layer"]), str(layer["moves"]), f"{layer['before_seconds'] * 1e6:.2f}",
+                                                          f"{layer['after_seconds'] * 1e6:.2f}", layer["reason"]])
+            self.assertEqual(lines[1 + LAYERS : -1], [f"{c['action']}: expert {c['expert']} of layer {c['layer']}, rank {c['rank']}" for c in dry["changes"]])
+            self.assertEqual(lines[-1], f"experts take {dry['step_seconds'] * 1e6:.2f} us of a step; {dry['copies']} copies and {dry['drops']} drops "
+                                        f"save {dry['saving_seconds'] * 1e6:.2f} us")
             self.assertEqual(held(show(server, "/placement")), first)
             wanted = changed(first, dry["changes"])
             with server.slowed():
@@ -129,10 +138,13 @@ class Rebalance(unittest.TestCase):
             self.assertEqual((status, json.loads(answer)["error"]["message"]), (405, "'/rebalance' takes POST"))
             self.assertEqual(server.metric("coterie:rebalance_cycles_total"), 0)
             server.complete(**BODY)
-            self.assertEqual(ask(server)[0], 202)
+            done = serving.run("rebalance", f"http://{server.host}:{server.port}")
+            self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (0, "experts move: GET /rebalance/1 says how far"), done.stderr)
             for fields in ({}, {"dry_run": True}):
                 status, answer = ask(server, **fields)
                 self.assertEqual((status, "GET /rebalance/1" in answer["error"]["message"]), (409, True), answer)
+            done = serving.run("rebalance", f"http://{server.host}:{server.port}")
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n"), "GET /rebalance/1" in done.stderr), (1, "", 1, True), done.stderr)
             self.assertEqual(server.send("DELETE", "/rebalance/1")[0], 202)
             wait_over(server, 1)
             self.assertEqual(ask(server, dry_run=True)[0], 200)
@@ -155,6 +167,9 @@ class Rebalance(unittest.TestCase):
             self.assertEqual((done.returncode, "rebalance 'load': the model has no experts" in done.stderr), (2, True), done.stderr)
         with serving.mock({}) as server:
             self.assertEqual(ask(server)[0], 404)
+            for url, why in ((f"http://{server.host}:{server.port}", "nothing is at '/rebalance'"), ("nowhere", "nowhere")):
+                done = serving.run("rebalance", url, "--dry-run")
+                self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n"), why in done.stderr), (1, "", 1, True), done.stderr)
         for options, why in ((("--rebalance", "load", "--attention", "tp", "--pipeline", "s-moe"), "rebalance 'load' does not go with pipeline s-moe"),
                              (("--rebalance-interval", "0s"), "'0s' is no interval to rebalance"),
                              (("--rebalance", "both"), "--rebalance"), (("--moves-a-cycle", "0"), "--moves-a-cycle takes ")):
