@@ -274,12 +274,11 @@ typedef struct cot_engine_rebalancing {
     const char *mode; /* as the options spell it */
     int64_t moved, stayed,
         refused; /* cycles: moves began; there were none to be made; they could not begin */
-    int64_t layers[COT_ENGINE_REASONS],
-        last_layers[COT_ENGINE_REASONS]; /* by reason: in all cycles, in the last one */
-    int64_t copies, drops;               /* that were asked for */
-    double before_ns, saving_ns;         /* of the last cycle */
-    int64_t since_ns;                    /* since the last cycle, or the engine was opened */
-    int64_t plan_ns;                     /* that cycles took beside steps, moves left out */
+    int64_t layers[COT_ENGINE_REASONS]; /* in all cycles, by reason */
+    int64_t copies, drops;              /* that were asked for */
+    double before_ns, saving_ns;        /* of the last cycle */
+    int64_t since_ns;                   /* since the last cycle, or the engine was opened */
+    int64_t plan_ns;                    /* that cycles took beside steps, moves left out */
 } cot_engine_rebalancing;
 /* Thread-safe, and cheap. */
 void cot_engine_get_rebalancing(cot_engine *engine, cot_engine_rebalancing *rebalancing);
@@ -295,7 +294,7 @@ cot_status cot_engine_cancel(cot_engine *engine, uint64_t id, cot_error *error);
 
 /* One step: admits the requests that fit, runs the next tokens of those that are under way, tells what came of
  * it. `*left` counts the requests that are not over yet; with none of them a step looks whether the ranks are alive, and
- * does nothing else. Allocates nothing, but while experts move and for constraints. Errors: IO (the model's file was cut off), TIMED_OUT, PEER_FAILED: the engine must
+ * does nothing else. Allocates nothing, but to rebalance, while experts move and for constraints. Errors: IO (the model's file was cut off), TIMED_OUT, PEER_FAILED: the engine must
  * be closed, and requests that are not over are told no more. INVALID_ARGUMENT, from within a callback, changes nothing. */
 cot_status cot_engine_step(cot_engine *engine, size_t *left, cot_error *error);
 

@@ -166,11 +166,7 @@ static cot_status make_cycle(cot_engine *e, cot_rebalance_plan *plan, cot_rebala
     pthread_mutex_lock(&e->placing.mutex);
     cot_engine_rebalancing *told = &r->told;
     ++*(status != COT_OK ? &told->refused : changes ? &told->moved : &told->stayed);
-    memset(told->last_layers, 0, sizeof told->last_layers);
-    for (int32_t l = 0; l < plan->layers; l++) {
-        told->layers[plan->layer[l].reason]++;
-        told->last_layers[plan->layer[l].reason]++;
-    }
+    for (int32_t l = 0; l < plan->layers; l++) told->layers[plan->layer[l].reason]++;
     if (status == COT_OK) {
         told->copies += plan->copies;
         told->drops += plan->drops;
