@@ -155,8 +155,8 @@ typedef struct cot_engine_options {
          * Default 8. */
         int64_t max_wait_steps;
         /* Who is admitted next. "fcfs": who came first; "experts": of the oldest 16 that wait, the one that is expected to
-         * add the fewest distinct experts to those that run; one that 16 have overtaken is next. Default: experts where
-         * there are signature tables. */
+         * add the fewest distinct experts to those that run; one that 16 have overtaken is next. It needs signature_tables,
+         * or block_tokens and a half-life of popularity. Default: experts where there are signature tables. */
         const char *schedule;
         /* Under data-parallel attention, which of the homes that hold equally many blocks of a prompt gets a request that
          * names none. "load", the default: the one whose requests know the fewest tokens; "experts": of those that have at

@@ -233,8 +233,10 @@ static void find_missing(cot_scheduler *s)
 {
     if (!s->missing_is_old) return;
     cot_overlap_clear(s->missing, s->limits.foresight.cells);
-    for (int64_t i = 0; i < s->active_count; i++)
+    for (int64_t i = 0; i < s->active_count; i++) {
+        if (!s->active[i]->share) foretell(s, s->active[i]); // by what was fed since it came
         if (s->active[i]->share) cot_overlap_take(s->missing, s->active[i]->share, s->limits.foresight.cells);
+    }
     s->missing_is_old = false;
 }
 
@@ -253,7 +255,7 @@ static int64_t choose(cot_scheduler *s, cot_request_state *const *oldest, int64_
     cot_overlap_waiting waiting[COT_OVERLAP_WINDOW];
     if (n < 2) return 0;
     for (int64_t i = 0; i < n; i++) {
-        if (!oldest[i]->share) foretell(s, oldest[i]); // by texts that were fed since it came
+        if (!oldest[i]->share) foretell(s, oldest[i]);
         waiting[i] = (cot_overlap_waiting){oldest[i]->share, oldest[i]->overtaken, oldest[i]->admissions > 0};
     }
     find_missing(s);

@@ -31,7 +31,17 @@ struct text {
     uint64_t id;
     int32_t prompt[PREFIX + TAIL], answer[ANSWER];
     int64_t prompt_tokens, told;
+    int admitted; // its number among those that were
 };
+
+static int admissions;
+
+static void on_admit(void *context, uint64_t request, int64_t cached)
+{
+    struct text *t = context;
+    (void)request, (void)cached;
+    t->admitted = ++admissions;
+}
 
 static bool on_token(void *context, uint64_t request, int32_t token)
 {
@@ -77,7 +87,7 @@ static uint64_t submit(cot_engine *e, struct text *t, int home, int64_t tokens)
 {
     cot_request r = generating_from(t->prompt, t->prompt_tokens, tokens);
     r.sampling.ignore_eos = true;
-    t->id = must_submit(e, &r, home, &(cot_events){.context = t, .on_token = on_token});
+    t->id = must_submit(e, &r, home, &(cot_events){.context = t, .on_token = on_token, .on_admit = on_admit});
     return t->id;
 }
 
@@ -175,6 +185,59 @@ static void requests_find_their_experts(void **state)
     assert_true(elsewhere > 0 && own > 4 * REQUESTS / 2);
 }
 
+/* One of domain 0 runs; beside it there is room for one of those that wait. Nothing is known of anyone when it comes. */
+static void run_in_turn(cot_engine *e, struct text *texts, int count)
+{
+    struct text first[2] = {texts[0], texts[1]};
+    cot_request runs = generating_from(texts[0].prompt, texts[0].prompt_tokens, 100);
+    runs.sampling.ignore_eos = true;
+    admissions = 0;
+    const uint64_t id = must_submit(e, &runs, 0, &(cot_events){0});
+    submit(e, &first[1], 0, 1);
+    for (int i = 0; i < count; i++) submit(e, &texts[i], 0, 2);
+    while (!first[1].told) must_step(e);
+    for (int domain = 0; domain < 2; domain++) plant(e, &first[domain], 0);
+    while (must_step(e) > 1) continue;
+    assert_int_equal(cot_engine_cancel(e, id, NULL), COT_OK);
+}
+
+/* Those of its domain go first, in the order in which they came; texts stay what they are. */
+static void who_shares_experts_is_admitted_first(void **state)
+{
+    (void)state;
+    enum { COUNT = 12 };
+    uint64_t seed = test_seed();
+    int passed = 0;
+    for (int way = 0; way < 6; way++) {
+        struct text texts[2][COUNT];
+        draw_texts(texts[0], COUNT, &seed);
+        memcpy(texts[1], texts[0], sizeof texts[0]);
+        for (int by_experts = 0; by_experts < 2; by_experts++) {
+            cot_engine *e = open_random("null", &(struct setting){.step_tokens = 128,
+                                                                  .combine = "exact",
+                                                                  .block_tokens = BLOCK,
+                                                                  .kv_tokens = 20 * CONTEXT,
+                                                                  .sequences = 2,
+                                                                  .quiet = true,
+                                                                  .half_life = 1000,
+                                                                  .schedule = by_experts ? "experts" : NULL});
+            run_in_turn(e, texts[by_experts], COUNT);
+            cot_engine_close(e);
+        }
+        int wanted = 1; // admitted first of all is the other that the test submits
+        for (int domain = 0; domain < 2; domain++)
+            for (int i = 0; i < COUNT; i++)
+                if (texts[1][i].domain == domain) assert_int_equal(texts[1][i].admitted, ++wanted);
+        for (int i = 0; i < COUNT; i++) {
+            assert_int_equal(texts[0][i].admitted, 2 + i);
+            assert_int_equal(texts[0][i].told, 2);
+            assert_memory_equal(texts[1][i].answer, texts[0][i].answer, sizeof texts[0][i].answer);
+            passed += texts[1][i].admitted < texts[0][i].admitted;
+        }
+    }
+    assert_true(passed > 0);
+}
+
 static void must_refuse(const struct setting *s, const char *text)
 {
     cot_engine_options o = options_of(s);
@@ -202,6 +265,7 @@ static void what_foretells_nothing_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(requests_find_their_experts),
+                                       cmocka_unit_test(who_shares_experts_is_admitted_first),
                                        cmocka_unit_test(what_foretells_nothing_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
