@@ -266,6 +266,13 @@ void cot_resolve_feed_forward(cot_config *config, cot_fields *fields, const int6
     if (fields->status != COT_OK) return;
     config->moe_intermediate = sizes[COT_SIZE_MOE_INTERMEDIATE];
     config->dense_intermediate = config->moe_layers < config->layers ? sizes[COT_SIZE_DENSE_INTERMEDIATE] : 0;
+    if (config->moe_layers < config->layers && !config->dense_intermediate) {
+        if (family->sizes[COT_SIZE_DENSE_INTERMEDIATE].name)
+            cot_fields_refuse(fields, COT_MALFORMED, "'intermediate_size' is missing, and layers are dense");
+        else
+            cot_fields_refuse(fields, COT_UNSUPPORTED, "dense layers are not supported in %s",
+                              family->model_type);
+    }
     config->shared_intermediate =
         sizes[COT_SIZE_SHARED_INTERMEDIATE] + sizes[COT_SIZE_SHARED_EXPERTS] * config->moe_intermediate;
     config->shared_gated = family->shared_gated && config->shared_intermediate;

@@ -31,7 +31,7 @@
     [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_local_experts", .absent = COT_REQUIRED},                  \
     [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),                                                          \
     [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),                                             \
-    [COT_SIZE_DENSE_INTERMEDIATE] = TOLD("intermediate_size"),                                               \
+    [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size"},                                                   \
     [COT_SIZE_SHARED_EXPERTS] = {"n_shared_experts", .absent = 1, .nullable = true},                         \
     [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = first_moe_layer},                       \
     [COT_SIZE_SPARSE_STEP] = {.absent = 1}, [COT_SIZE_GROUPS] = {"n_group", .absent = 1, .nullable = true},  \

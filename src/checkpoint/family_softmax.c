@@ -111,7 +111,7 @@ const cot_family cot_family_ernie4_5_moe = {
     .fixed = "{\"use_bias\": false, \"moe_gate\": \"topk\"}",
     .sizes = {TOLD_SIZES, GQA_SIZES(4, 0), [COT_SIZE_EXPERTS] = TOLD("moe_num_experts"),
               [COT_SIZE_TOP_K] = TOLD("moe_k"), [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),
-              [COT_SIZE_DENSE_INTERMEDIATE] = TOLD("intermediate_size"),
+              [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size"},
               [COT_SIZE_SHARED_EXPERTS] = {"moe_num_shared_experts", .absent = 2, .nullable = true},
               [COT_SIZE_FIRST_MOE_LAYER] = {"moe_layer_start_index", .absent = 1},
               [COT_SIZE_LAST_MOE_LAYER] = {"moe_layer_end_index", .absent = -1},

@@ -23,6 +23,7 @@ static const char hy[] =
 static const char v32[] = "{'architectures': ['DeepseekV32ForCausalLM'], " V3_NUMBERS "}";
 static const char dsa[] = "{'architectures': ['GlmMoeDsaForCausalLM'], " V3_NUMBERS "}";
 
+static const char mistral[] = "{'architectures': ['Mistral4ForCausalLM'], " V3_NUMBERS "}";
 static const char glm[] = "{'architectures': ['Glm4MoeForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
 static const char minimax[] =
     "{'architectures': ['MiniMaxM2ForCausalLM'], 'head_dim': 16, 'num_local_experts': 12, "
@@ -49,6 +50,16 @@ static void layers(void **state)
     expect_layers(ernie, "{'moe_layer_start_index': 1, 'moe_layer_end_index': 3, 'moe_layer_interval': 2}",
                   "dmdm");
     expect_layers(hy, "{'mlp_layer_types': ['sparse', 'dense', 'dense', 'sparse']}", "mddm");
+    static const char *const without_dense[] = {dots, solar, mistral}; // where no field makes a layer so
+    for (size_t i = 0; i < sizeof without_dense / sizeof *without_dense; i++) {
+        expect_layers(without_dense[i], "{'intermediate_size': 'remove'}", "mmmm");
+        config_refuse(without_dense[i], "{'intermediate_size': 'remove', 'first_k_dense_replace': 1}",
+                      COT_MALFORMED, "'intermediate_size' is missing, and layers are dense");
+    }
+    config_refuse(flash, "{'intermediate_size': 'remove'}", COT_MALFORMED, "'intermediate_size' is missing");
+    config_refuse(flash, "{'intermediate_size': 0}", COT_MALFORMED, "'intermediate_size' is 0, expected a");
+    config_refuse(minimax, "{'mlp_layer_types': ['sparse', 'dense', 'sparse', 'sparse']}", COT_UNSUPPORTED,
+                  "dense layers are not supported in minimax_m2");
     config_refuse(flash, "{'mlp_layer_types': ['sparse', 'dense', 'gated', 'sparse']}", COT_UNSUPPORTED,
                   "'mlp_layer_types' has 'gated', which is not supported (dense and sparse are)");
     config_refuse(flash, "{'mlp_layer_types': ['sparse']}", COT_MALFORMED,
@@ -183,7 +194,6 @@ static const char phi[] =
     "100}, " SMALL ", 'num_attention_heads': 6, 'intermediate_size': 40}";
 static const char afmoe[] = "{'architectures': ['AfmoeForCausalLM'], 'head_dim': 16, 'num_experts': 12, "
                             "'sliding_window': 20, " NUMBERS "}";
-static const char mistral[] = "{'architectures': ['Mistral4ForCausalLM'], " V3_NUMBERS "}";
 
 static void multipliers(void **state)
 {
