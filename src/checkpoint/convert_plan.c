@@ -106,7 +106,7 @@ static bool is_other_network(cot_weight weight)
 static bool is_attention(cot_weight weight)
 {
     return (weight >= COT_WEIGHT_Q && weight <= COT_WEIGHT_O) || weight == COT_WEIGHT_Q_A ||
-           weight == COT_WEIGHT_Q_B || weight == COT_WEIGHT_KV_A;
+           weight == COT_WEIGHT_Q_B || weight == COT_WEIGHT_KV_A || weight == COT_WEIGHT_ATTENTION_GATE;
 }
 
 /* COT_FORMATS: not rounded. */

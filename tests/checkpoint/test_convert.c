@@ -130,6 +130,7 @@ static cot_format format_of(struct formats f, cot_weight w)
     case COT_WEIGHT_Q_A:
     case COT_WEIGHT_Q_B:
     case COT_WEIGHT_KV_A:
+    case COT_WEIGHT_ATTENTION_GATE:
         return f.attention;
     case COT_WEIGHT_OUTPUT:
         return f.head;
