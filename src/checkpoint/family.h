@@ -84,8 +84,8 @@ struct cot_family {
     bool clips; // clip_qkv
     bool sinks;
     bool gate_bias, gate_correction, expert_bias, shared_gated;
-    bool clamped;      // swiglu_limit, swiglu_alpha; hidden_act is not a field
-    bool default_yarn; // RoPE is YaRN where config.json says nothing (gpt-oss)
+    bool clamped;             // swiglu_limit, swiglu_alpha; hidden_act is not a field
+    const char *default_rope; // rope_parameters where config.json has none, as JSON; NULL: plain
     cot_gate_score score;
     cot_gate_group_score group_score;
     float epsilon;  // of the normalisation

@@ -78,7 +78,7 @@ const cot_family cot_family_glm4_moe_lite = {
 const cot_family cot_family_deepseek_v32 = {
     .model_type = "deepseek_v32",
     .sizes = {TOLD_SIZES, MLA_SIZES,
-              V3_EXPERTS(3), [COT_SIZE_DENSE_CONTEXT] = {"index_topk", .absent = 2048}},
+              V3_EXPERTS_IN(3, 8, 4), [COT_SIZE_DENSE_CONTEXT] = {"index_topk", .absent = 2048}},
     .norm_eps = 1e-6,
     V3_ATTENTION,
     V3_GATE,
@@ -102,6 +102,10 @@ const cot_family cot_family_mistral4 = {
     .norm_eps = 1e-6,
     V3_ATTENTION,
     .query_scaled = true,
+    .default_rope =
+        "{\"rope_type\": \"yarn\", \"rope_theta\": 1e4, \"factor\": 128, "
+        "\"original_max_position_embeddings\": 8192, \"beta_fast\": 32, \"beta_slow\": 1, \"mscale\": 1, "
+        "\"mscale_all_dim\": 1, \"llama_4_scaling_beta\": 0.1}",
     .normalise = {"norm_topk_prob", true},
     .scaling = 1,
 };

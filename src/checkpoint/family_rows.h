@@ -26,21 +26,23 @@
         name, .absent = COT_REQUIRED                                                                         \
     }
 #define TOLD_SIZES COMMON_SIZES(COT_REQUIRED, COT_REQUIRED, COT_REQUIRED, COT_REQUIRED, COT_REQUIRED)
-/* Numbers of experts as DeepSeek-V3 spells them. */
-#define V3_EXPERTS(first_moe_layer)                                                                          \
+/* Numbers of experts as DeepSeek-V3 spells them, in one group where no field says. */
+#define V3_EXPERTS(first_moe_layer) V3_EXPERTS_IN(first_moe_layer, 1, 1)
+#define V3_EXPERTS_IN(first_moe_layer, groups, group_limit)                                                  \
     [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_local_experts", .absent = COT_REQUIRED},                  \
     [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),                                                          \
     [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),                                             \
     [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size"},                                                   \
     [COT_SIZE_SHARED_EXPERTS] = {"n_shared_experts", .absent = 1, .nullable = true},                         \
     [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = first_moe_layer},                       \
-    [COT_SIZE_SPARSE_STEP] = {.absent = 1}, [COT_SIZE_GROUPS] = {"n_group", .absent = 1, .nullable = true},  \
-    [COT_SIZE_GROUP_LIMIT] = {"topk_group", .absent = 1, .nullable = true}
+    [COT_SIZE_SPARSE_STEP] = {.absent = 1},                                                                  \
+    [COT_SIZE_GROUPS] = {"n_group", .absent = groups, .nullable = true},                                     \
+    [COT_SIZE_GROUP_LIMIT] = {"topk_group", .absent = group_limit, .nullable = true}
 /* A sigmoid of each logit, a correction to choose by, groups by their best two. */
-#define V3_GATE                                                                                              \
+#define V3_SCORES                                                                                            \
     .score = COT_GATE_SIGMOID, .group_score = COT_GROUP_TOP2_SUM, .epsilon = 1e-20f,                         \
-    .scoring_func = "sigmoid", .group_method = "noaux_tc", .group_by_default = true,                         \
-    .gate_correction = true, .normalise = {"norm_topk_prob", true}
+    .scoring_func = "sigmoid", .group_method = "noaux_tc", .group_by_default = true, .gate_correction = true
+#define V3_GATE V3_SCORES, .normalise = {"norm_topk_prob", true}
 
 #define TENSOR(name) "model.layers.{layer}." name
 #define LINEAR(prefix, name)                                                                                 \

@@ -93,7 +93,8 @@ const cot_family cot_family_gpt_oss = {
     .gate_bias = true,
     .expert_bias = true,
     .clamped = true,
-    .default_yarn = true,
+    .default_rope = "{\"rope_type\": \"yarn\", \"factor\": 32, \"original_max_position_embeddings\": 4096, "
+                    "\"beta_fast\": 32, \"beta_slow\": 1, \"truncate\": false}",
     .score = COT_GATE_CHOSEN_SOFTMAX,
     .stacked = true,
     .tensors = {[COT_WEIGHT_GATE] = TENSOR("mlp.router.weight"),
@@ -203,7 +204,7 @@ const cot_family cot_family_phimoe = {
               [COT_SIZE_MOE_INTERMEDIATE] = TOLD("intermediate_size"), [COT_SIZE_SPARSE_STEP] = {.absent = 1},
               [COT_SIZE_WINDOW] = {"sliding_window", .nullable = true}},
     .norm_eps = 1e-5,
-    .rope_theta = 1e4,
+    .rope_theta = 1e6,
     .longrope = true,
     .layer_norm = true,
     .qkv_bias = {"attention_bias", false},

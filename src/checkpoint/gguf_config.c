@@ -291,7 +291,7 @@ static void put_rope(translation *t)
     if (!text(t, type, sizeof type, key) && factor != 0) snprintf(type, sizeof type, "linear");
     put(t, "rope_theta", json_real(number(t, "rope.freq_base", 10000)));
     if (!strcmp(type, "none")) {
-        if (t->family->default_yarn) put(t, "rope_scaling", json_pack("{s:s}", "rope_type", "default"));
+        if (t->family->default_rope) put(t, "rope_scaling", json_pack("{s:s}", "rope_type", "default"));
         return;
     }
     json_t *rope = json_pack("{s:s, s:f}", "rope_type", type, "factor", factor);

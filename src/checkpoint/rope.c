@@ -277,27 +277,17 @@ static void scale_queries(cot_config *config, cot_fields *fields, const cot_fiel
                           "'llama_4_scaling_beta' needs original_max_position_embeddings");
 }
 
-void cot_resolve_rope(cot_config *config, cot_fields *fields)
+static void resolve_rope(cot_config *config, cot_fields *fields, const json_t *object)
 {
     const cot_family *family = config->family;
     struct rope rope = {.type = "default", .attention_factor = NAN, .part = family->rotary};
     rope.theta = positive(fields, "rope_theta", family->rope_theta);
     read_partial(&rope, config, fields);
-    const json_t *object = scaling_object(fields);
     if (object) {
         cot_fields in = {object, fields->name, fields->status, fields->error};
         read_scaling(&rope, config, fields, &in);
         if (fields->status == COT_OK) fields->status = in.status;
         scale_queries(config, fields, &in, rope.original);
-    } else if (family->default_yarn) {
-        rope = (struct rope){.type = "yarn",
-                             .theta = rope.theta,
-                             .factor = 32,
-                             .original = 4096,
-                             .original_given = true,
-                             .beta_fast = 32,
-                             .beta_slow = 1,
-                             .attention_factor = NAN};
     }
     if (rope.part != 0) cut_rotation(config, fields, &rope);
     if (fields->status != COT_OK) return;
@@ -338,4 +328,14 @@ void cot_resolve_rope(cot_config *config, cot_fields *fields)
     for (int64_t i = 0; i < half; i++) finite = finite && isfinite(inverse[i]);
     if (!finite)
         cot_fields_refuse(fields, COT_MALFORMED, "its RoPE parameters give numbers that are not finite");
+}
+
+void cot_resolve_rope(cot_config *config, cot_fields *fields)
+{
+    const char *standard = config->family->default_rope;
+    const json_t *object = scaling_object(fields);
+    json_t *own = standard && !object ? json_loads(standard, 0, NULL) : NULL;
+    if (standard && !object && !own) cot_fields_refuse(fields, COT_OUT_OF_MEMORY, "out of memory");
+    resolve_rope(config, fields, object ? object : own);
+    json_decref(own);
 }

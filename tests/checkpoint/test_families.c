@@ -20,7 +20,8 @@ static const char ernie[] =
 static const char solar[] = "{'architectures': ['SolarOpenForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
 static const char hy[] =
     "{'architectures': ['HYV3ForCausalLM'], 'head_dim': 16, 'num_experts': 12, " NUMBERS "}";
-static const char v32[] = "{'architectures': ['DeepseekV32ForCausalLM'], " V3_NUMBERS "}";
+static const char v32[] =
+    "{'architectures': ['DeepseekV32ForCausalLM'], 'n_routed_experts': 16, " NUMBERS "}"; // 8 groups
 static const char dsa[] = "{'architectures': ['GlmMoeDsaForCausalLM'], " V3_NUMBERS "}";
 
 static const char mistral[] = "{'architectures': ['Mistral4ForCausalLM'], " V3_NUMBERS "}";
@@ -228,7 +229,7 @@ static void rotations(void **state)
     assert_true(c.max_context == 100 && c.rope_factor == 1.25f && c.layer_norm &&
                 c.gate.score == COT_GATE_SPARSE_MIXER);
     assert_string_equal(c.context_field, "original_max_position_embeddings");
-    assert_true(fabs((double)c.inverse_frequency[2] - pow(1e4, -4.0 / 16) / 1.5) < 1e-6);
+    assert_true(fabs((double)c.inverse_frequency[2] - pow(1e6, -4.0 / 16) / 1.5) < 1e-6);
     assert_true(c.gate.jitter == 0.01f && !c.gate.normalise && !c.head_bias);
     cot_config_clear(&c);
     config_refuse(phi,
@@ -345,7 +346,7 @@ static void partial_rotation(void **state)
                       "{'rope_parameters': {" YARN ", 'partial_rotary_factor': 0.3333333333333333}}");
     assert_int_equal(c.rope_width, 64); // of 128 + 64
     cot_config_clear(&c);
-    c = config_accept(mistral, "{'partial_rotary_factor': 1}");
+    c = config_accept(mistral, "{'partial_rotary_factor': 1, 'rope_parameters': {" YARN "}}");
     assert_int_equal(c.rope_width, 64);
     cot_config_clear(&c);
     config_refuse(mistral, "{'rope_parameters': {" YARN ", 'partial_rotary_factor': 0.34}}", COT_UNSUPPORTED,
@@ -358,6 +359,71 @@ static void partial_rotation(void **state)
     config_refuse(minimax, "{'qk_norm_type': 'per_head'}", COT_UNSUPPORTED, "'qk_norm_type'");
 }
 
+static const char flex[] = "{'architectures': ['FlexOlmoForCausalLM'], 'num_experts': 12, " NUMBERS "}";
+
+/* What is meant where config.json says nothing: transformers 5.24's classes, each made of the numbers of a base alone. */
+static void what_is_left_out(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *base, *edit;
+        int64_t groups, group_limit;
+        bool normalise;
+        double scaling;
+        int64_t shared; // experts
+        double theta;
+        const char *kinds; // of layers
+        double norm_eps;
+        bool tied;
+    } cases[] = {
+        {glm, "{}", 1, 1, true, 1, 1, 1e4, "dmmm", 1e-5, false},
+        {flash, "{}", 1, 1, true, 1.8, 1, 1e4, "dmmm", 1e-5, false},
+        {dots, "{'n_shared_experts': 2}", 1, 1, false, 1, 2, 1e4, "mmmm", 1e-6, false},
+        {ernie, "{}", 1, 1, true, 1, 2, 5e5, "dmmm", 1e-5, true},
+        {solar, "{}", 1, 1, true, 1, 1, 1e6, "mmmm", 1e-5, false},
+        {hy, "{}", 1, 1, true, 2.826, 1, 11158840, "dmmm", 1e-5, false},
+        {hunyuan, "{'num_shared_expert': 'remove'}", 1, 1, true, 1, 1, 1e4, "mmmm", 1e-5, false},
+        {minimax, "{}", 1, 1, true, 1, 0, 5e6, "mmmm", 1e-6, false},
+        {mistral, "{'rope_parameters': {}}", 1, 1, true, 1, 1, 1e4, "mmmm", 1e-6, false},
+        {flex, "{}", 1, 1, false, 1, 0, 5e5, "mmmm", 1e-6, false},
+        {granite, "{}", 1, 1, false, 1, 0, 1e4, "mmmm", 1e-6, false},
+        {v32, "{}", 8, 4, true, 2.5, 1, 1e4, "dddm", 1e-6, false},
+        {dsa, "{}", 1, 1, true, 2.5, 1, 1e4, "dddm", 1e-5, false},
+        {phi, "{'rope_scaling': 'remove'}", 1, 1, false, 1, 0, 1e6, "mmmm", 1e-5, false},
+        {afmoe, "{}", 1, 1, true, 1, 2, 1e4, "dmmm", 1e-5, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cot_config c = config_accept(cases[i].base, cases[i].edit);
+        const double slope = pow(cases[i].theta, -2.0 / (double)c.rope_width);
+        if (c.gate.groups != cases[i].groups || c.gate.group_limit != cases[i].group_limit ||
+            c.gate.normalise != cases[i].normalise || c.gate.scaling != (float)cases[i].scaling ||
+            c.shared_intermediate != cases[i].shared * c.moe_intermediate ||
+            !(fabs((double)c.inverse_frequency[1] / slope - 1) < 1e-5) ||
+            c.norm_eps != (float)cases[i].norm_eps || c.tied_embeddings != cases[i].tied)
+            fail_msg(
+                "%s: groups %lld of %lld, normalise %d, scaling %g, shared %lld, slope %g, eps %g, tied %d",
+                cases[i].base, (long long)c.gate.group_limit, (long long)c.gate.groups, c.gate.normalise,
+                (double)c.gate.scaling, (long long)c.shared_intermediate, (double)c.inverse_frequency[1],
+                (double)c.norm_eps, c.tied_embeddings);
+        cot_config_clear(&c);
+        expect_layers(cases[i].base, cases[i].edit, cases[i].kinds);
+    }
+    /* Mistral 4's RoPE, and its queries. */
+    static const char told[] =
+        "{'rope_parameters': {'type': 'yarn', 'rope_theta': 1e4, 'factor': 128, "
+        "'original_max_position_embeddings': 8192, 'beta_fast': 32, 'beta_slow': 1, 'mscale_all_dim': 1, "
+        "'mscale': 1, 'llama_4_scaling_beta': 0.1}}";
+    static const char *const untold[] = {"{}", "{'rope_parameters': null}"};
+    for (size_t i = 0; i < sizeof untold / sizeof *untold; i++) {
+        cot_config a = config_accept(mistral, told), b = config_accept(mistral, untold[i]);
+        assert_true(b.query_beta == 0.1 && b.query_tokens == 8192 && b.max_context == 128 * 8192);
+        assert_true(a.rope_factor == b.rope_factor && a.softmax_scale == b.softmax_scale);
+        assert_true(b.softmax_scale > 0.15f); // 192^-0.5 (0.1 ln 128 + 1)^2
+        assert_memory_equal(a.inverse_frequency, b.inverse_frequency, 32 * sizeof(float));
+        cot_config_clear(&a), cot_config_clear(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(layers),
@@ -368,6 +434,7 @@ int main(void)
                                        cmocka_unit_test(nested),
                                        cmocka_unit_test(partial_rotation),
                                        cmocka_unit_test(multipliers),
-                                       cmocka_unit_test(rotations)};
+                                       cmocka_unit_test(rotations),
+                                       cmocka_unit_test(what_is_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
