@@ -42,10 +42,21 @@ static const struct {
     [COT_SIZE_DENSE_CONTEXT] = {1, INT32_MAX},
 };
 
+/* Refuses a list that is not of so many entries as there are layers. */
+static void expect_each_layer(cot_fields *fields, const char *key, const json_t *list)
+{
+    const int64_t layers = json_integer_value(cot_fields_get(fields, "num_hidden_layers"));
+    if ((int64_t)json_array_size(list) != layers)
+        cot_fields_refuse(fields, COT_MALFORMED,
+                          "'%s' has %zu entries, expected one for each of %" PRId64 " layers", key,
+                          json_array_size(list), layers);
+}
+
 /* A number that is told for each layer, and the same for all. */
 static int64_t read_listed(cot_fields *fields, const char *key, const json_t *list, int64_t least,
                            int64_t most)
 {
+    expect_each_layer(fields, key, list);
     const json_t *first = json_array_get(list, 0);
     const int64_t value = json_integer_value(first);
     for (size_t i = 1; i < json_array_size(list); i++)
@@ -355,6 +366,7 @@ static void check_fixed(const cot_family *family, cot_fields *fields)
     json_object_foreach(all, key, expected)
     {
         const json_t *value = cot_fields_get(fields, key);
+        if (json_is_array(value) && !json_is_array(expected)) expect_each_layer(fields, key, value);
         if (!value || is_fixed(value, expected)) continue;
         char *told = json_dumps(expected, JSON_ENCODE_ANY);
         cot_fields_refuse(fields, COT_UNSUPPORTED, "'%s' other than %s is not supported in %s", key,

@@ -77,6 +77,7 @@ const cot_family cot_family_glm4_moe_lite = {
 /* Sparse attention keeps index_topk tokens: up to so many it is dense. */
 const cot_family cot_family_deepseek_v32 = {
     .model_type = "deepseek_v32",
+    .fixed = "{\"rope_interleave\": true}",
     .sizes = {TOLD_SIZES, MLA_SIZES,
               V3_EXPERTS_IN(3, 8, 4), [COT_SIZE_DENSE_CONTEXT] = {"index_topk", .absent = 2048}},
     .norm_eps = 1e-6,
@@ -87,6 +88,7 @@ const cot_family cot_family_deepseek_v32 = {
 
 const cot_family cot_family_glm_moe_dsa = {
     .model_type = "glm_moe_dsa",
+    .fixed = "{\"rope_interleave\": true}",
     .sizes = {TOLD_SIZES, MLA_SIZES,
               V3_EXPERTS(3), [COT_SIZE_DENSE_CONTEXT] = {"index_topk", .absent = 2048}},
     .norm_eps = 1e-5,

@@ -30,7 +30,7 @@ const cot_family cot_family_solar_open = {
 
 const cot_family cot_family_hy_v3 = {
     .model_type = "hy_v3",
-    .fixed = "{\"attention_bias\": false, \"mlp_bias\": false}",
+    .fixed = "{\"attention_bias\": false, \"mlp_bias\": false, \"route_norm\": true}",
     .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_experts"),
               [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),
               [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),
@@ -42,7 +42,7 @@ const cot_family cot_family_hy_v3 = {
     .rope_theta = 11158840,
     .qk_norm = COT_QK_NORM_HEAD,
     .qk_normed = {"qk_norm", true},
-    .normalise = {"route_norm", true},
+    .normalise = {.absent = true},
     .score = COT_GATE_SIGMOID,
     .epsilon = 1e-20f,
     .scaling = 2.826,
@@ -94,7 +94,8 @@ const cot_family cot_family_minimax_m2 = {
 /* Norms before branches and behind them, gated attention, and no rotation in layers without a window. */
 const cot_family cot_family_afmoe = {
     .model_type = "afmoe",
-    .fixed = "{\"attention_bias\": false, \"score_func\": \"sigmoid\", \"n_group\": 1, \"topk_group\": 1, "
+    .fixed = "{\"attention_bias\": false, \"score_func\": \"sigmoid\", \"route_norm\": true, \"n_group\": 1, "
+             "\"topk_group\": 1, "
              "\"num_expert_groups\": 1, \"num_limited_groups\": 1}",
     .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_experts"),
               [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),
@@ -112,7 +113,7 @@ const cot_family cot_family_afmoe = {
     .unrotated = true,
     .attention_gated = true,
     .embedding_rooted = {"mup_enabled", false},
-    .normalise = {"route_norm", true},
+    .normalise = {.absent = true},
     .score = COT_GATE_SIGMOID,
     .epsilon = 1e-20f,
     .scaling = 1,

@@ -109,7 +109,7 @@ const cot_family cot_family_gpt_oss = {
 
 const cot_family cot_family_ernie4_5_moe = {
     .model_type = "ernie4_5_moe",
-    .fixed = "{\"use_bias\": false, \"moe_gate\": \"topk\"}",
+    .fixed = "{\"use_bias\": false, \"moe_gate\": \"topk\", \"moe_norm_min\": 1e-12}",
     .sizes = {TOLD_SIZES, GQA_SIZES(4, 0), [COT_SIZE_EXPERTS] = TOLD("moe_num_experts"),
               [COT_SIZE_TOP_K] = TOLD("moe_k"), [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),
               [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size"},

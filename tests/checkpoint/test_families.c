@@ -25,6 +25,8 @@ static const char v32[] =
 static const char dsa[] = "{'architectures': ['GlmMoeDsaForCausalLM'], " V3_NUMBERS "}";
 
 static const char mistral[] = "{'architectures': ['Mistral4ForCausalLM'], " V3_NUMBERS "}";
+static const char afmoe[] = "{'architectures': ['AfmoeForCausalLM'], 'head_dim': 16, 'num_experts': 12, "
+                            "'sliding_window': 20, " NUMBERS "}";
 static const char glm[] = "{'architectures': ['Glm4MoeForCausalLM'], 'head_dim': 16, " V3_NUMBERS "}";
 static const char minimax[] =
     "{'architectures': ['MiniMaxM2ForCausalLM'], 'head_dim': 16, 'num_local_experts': 12, "
@@ -126,6 +128,13 @@ static void fixed(void **state)
     config_refuse(ernie, "{'moe_gate': 'hash'}", COT_UNSUPPORTED, "'moe_gate' other than \"topk\"");
     config_refuse(solar, "{'use_qk_norm': true}", COT_UNSUPPORTED, "'use_qk_norm'");
     config_refuse(hy, "{'mlp_bias': true}", COT_UNSUPPORTED, "'mlp_bias'");
+    config_refuse(hy, "{'route_norm': false}", COT_UNSUPPORTED, "'route_norm' other than true");
+    config_refuse(afmoe, "{'route_norm': false}", COT_UNSUPPORTED, "'route_norm' other than true");
+    config_refuse(v32, "{'rope_interleave': false}", COT_UNSUPPORTED, "'rope_interleave' other than true");
+    config_refuse(dsa, "{'rope_interleave': false}", COT_UNSUPPORTED, "'rope_interleave' other than true");
+    config_refuse(ernie, "{'moe_norm_min': 0.9}", COT_UNSUPPORTED, "'moe_norm_min' other than");
+    c = config_accept(ernie, "{'moe_norm_min': 1e-12}");
+    cot_config_clear(&c);
 }
 
 static void context_is_cut(void **state)
@@ -193,8 +202,6 @@ static const char phi[] =
     "{'architectures': ['PhiMoEForCausalLM'], 'num_local_experts': 9, 'rope_scaling': {'type': 'longrope', "
     "'short_factor': [1, 1, 1.5, 2, 2, 2, 2, 4], 'short_mscale': 1.25, 'original_max_position_embeddings': "
     "100}, " SMALL ", 'num_attention_heads': 6, 'intermediate_size': 40}";
-static const char afmoe[] = "{'architectures': ['AfmoeForCausalLM'], 'head_dim': 16, 'num_experts': 12, "
-                            "'sliding_window': 20, " NUMBERS "}";
 
 static void multipliers(void **state)
 {
@@ -279,7 +286,16 @@ static void rotations(void **state)
                   "RoPE type 'dynamic'");
     config_refuse(hunyuan, "{'moe_topk': [3, 3, 2, 3]}", COT_UNSUPPORTED,
                   "'moe_topk' is not the same in all layers");
-    config_refuse(hunyuan, "{'moe_topk': []}", COT_MALFORMED, "'moe_topk' is a list of no whole numbers");
+    config_refuse(hunyuan, "{'moe_topk': [0, 0, 0, 0]}", COT_MALFORMED,
+                  "'moe_topk' is a list of no whole numbers");
+    static const char *const no_lists[] = {"[]", "[3]", "[3, 3, 3, 3, 3, 3, 3, 3, 3]"};
+    for (size_t i = 0; i < sizeof no_lists / sizeof *no_lists; i++) {
+        char edit[80];
+        snprintf(edit, sizeof edit, "{'moe_topk': %s}", no_lists[i]);
+        config_refuse(hunyuan, edit, COT_MALFORMED, "entries, expected one for each of 4 layers");
+        snprintf(edit, sizeof edit, "{'attn_type_list': %s}", no_lists[i]);
+        config_refuse(minimax, edit, COT_MALFORMED, "entries, expected one for each of 4 layers");
+    }
     config_refuse(hunyuan, "{'use_cla': true}", COT_UNSUPPORTED, "'use_cla'");
     c = config_accept(mistral,
                       "{'rope_parameters': {" YARN ", 'rope_theta': 1e4, 'llama_4_scaling_beta': 0.4}}");
