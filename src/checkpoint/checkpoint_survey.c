@@ -335,14 +335,16 @@ static cot_status tell_other_name(char **notes, const char *name, cot_error *err
     return add_note(notes, line, error);
 }
 
-/* Where attention would be sparse beyond the context. */
+/* Where attention would be sparse beyond the context, or RoPE's factors others. */
 static cot_status tell_context(char **notes, const cot_config *config, cot_error *error)
 {
-    char line[160];
+    char line[240];
     if (!config->context_field) return COT_OK;
+    const bool sparse = config->context_field == config->family->sizes[COT_SIZE_DENSE_CONTEXT].name;
     snprintf(line, sizeof line,
-             "the context ends at %" PRId64 " tokens, its '%s': what is longer the model computes otherwise",
-             config->max_context, config->context_field);
+             "the context ends at %" PRId64 " tokens, its '%s': longer texts need its %s not supported",
+             config->max_context, config->context_field,
+             sparse ? "sparse attention, which is" : "long RoPE factors, which are");
     return add_note(notes, line, error);
 }
 

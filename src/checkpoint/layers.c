@@ -94,14 +94,17 @@ static void find_windows(cot_config *config, cot_fields *fields, int64_t window,
             slides = !below || (l + 1) % below != 0;
         else if (rule == COT_WINDOW_ABOVE)
             slides = on && l >= below;
-        if (slides && !on)
+        if (slides && !on && switched)
             cot_fields_refuse(fields, COT_MALFORMED,
                               "'layer_types' lets layer %" PRId64 " slide, use_sliding_window does not", l);
         if (slides && window < 1)
             cot_fields_refuse(fields, COT_MALFORMED,
                               "'sliding_window' is %s, expected 1 token or more, since layer %" PRId64
                               " slides",
-                              null ? "null" : "0", l);
+                              null                                       ? "null"
+                              : cot_fields_get(fields, "sliding_window") ? "0"
+                                                                         : "missing",
+                              l);
         config->layer[l].window = slides ? window : 0;
         config->layer[l].unrotated = config->family->unrotated && !slides;
     }

@@ -99,11 +99,11 @@ static void cut_rotation(cot_config *config, cot_fields *fields, const struct ro
     config->rope_width = width;
 }
 
-static bool known_type(const char *type, const cot_family *family, const cot_fields *in)
+static bool known_type(const char *type, const cot_family *family)
 {
     return !strcmp(type, "default") || !strcmp(type, "linear") || !strcmp(type, "yarn") ||
            !strcmp(type, "llama3") || (family->longrope && !strcmp(type, "longrope")) ||
-           (family->rope_alpha && !strcmp(type, "dynamic") && cot_fields_has(in, "alpha"));
+           (family->rope_alpha && !strcmp(type, "dynamic"));
 }
 
 /* Factors of each frequency, up to the context that the model had before; beyond it there would be others. */
@@ -135,10 +135,13 @@ static void read_scaling(struct rope *rope, const cot_config *config, cot_fields
         cot_fields_refuse(in, COT_UNSUPPORTED, "RoPE parameters by layer type ('%.40s') are not supported",
                           key);
     rope->type = cot_fields_text(in, "rope_type", cot_fields_text(in, "type", "default"));
-    if (!known_type(rope->type, family, in))
+    if (family->rope_alpha && !strcmp(rope->type, "dynamic") && !cot_fields_has(in, "alpha"))
+        cot_fields_refuse(in, COT_UNSUPPORTED, "RoPE type 'dynamic' without 'alpha' is not supported");
+    else if (!known_type(rope->type, family))
         cot_fields_refuse(in, COT_UNSUPPORTED,
-                          "RoPE type '%.40s' is not supported (default, linear, llama3 and yarn are)",
-                          rope->type);
+                          "RoPE type '%.40s' is not supported (default, linear, llama3%s%s and yarn are)",
+                          rope->type, family->longrope ? ", longrope" : "",
+                          family->rope_alpha ? ", dynamic" : "");
     rope->theta = positive(in, "rope_theta", rope->theta);
     read_partial(rope, config, in);
     if (!strcmp(rope->type, "default")) return;
@@ -252,8 +255,11 @@ static void stretch_each(cot_config *config, cot_fields *fields, const struct ro
         cot_fields_refuse(fields, COT_MALFORMED, "'short_factor' has %zu numbers, expected %lld",
                           json_array_size(rope->short_factors), (long long)half);
     for (int64_t i = 0; i < half && fields->status == COT_OK; i++) {
-        const double factor = json_number_value(json_array_get(rope->short_factors, (size_t)i));
-        if (!(factor > 0))
+        const json_t *item = json_array_get(rope->short_factors, (size_t)i);
+        const double factor = json_number_value(item);
+        if (!json_is_number(item))
+            cot_fields_mistyped(fields, "short_factor", item, "numbers alone");
+        else if (!(factor > 0))
             cot_fields_refuse(fields, COT_MALFORMED, "'short_factor' has %g, expected numbers above 0",
                               factor);
         config->inverse_frequency[i] = 1 / ((float)factor * period(rope, i, half));

@@ -91,6 +91,16 @@ static void windows(void **state)
                   "{'sliding_window': 9, 'layer_types': ['linear_attention', 'full_attention', "
                   "'full_attention', 'full_attention']}",
                   COT_UNSUPPORTED, "layer type 'linear_attention' is not supported");
+    static const char slide[] = "{%s'layer_types': ['sliding_attention', 'full_attention', "
+                                "'full_attention', 'full_attention']}";
+    static const char *const no_windows[][2] = {
+        {"", "missing"}, {"'sliding_window': null, ", "null"}, {"'sliding_window': 0, ", "0"}};
+    for (size_t i = 0; i < sizeof no_windows / sizeof *no_windows; i++) {
+        char edit[200], words[80];
+        snprintf(edit, sizeof edit, slide, no_windows[i][0]);
+        snprintf(words, sizeof words, "'sliding_window' is %s, expected 1 token or more", no_windows[i][1]);
+        config_refuse(dots, edit, COT_MALFORMED, words);
+    }
 }
 
 static void gates(void **state)
@@ -283,7 +293,11 @@ static void rotations(void **state)
     config_refuse(hunyuan, "{'moe_intermediate_size': 'remove', 'intermediate_size': 0}", COT_MALFORMED,
                   "'intermediate_size' is 0, expected a whole number from 1");
     config_refuse(hunyuan, "{'rope_scaling': {'type': 'dynamic', 'factor': 2}}", COT_UNSUPPORTED,
-                  "RoPE type 'dynamic'");
+                  "RoPE type 'dynamic' without 'alpha' is not supported");
+    config_refuse(phi, "{'rope_scaling': {'type': 'dynamic', 'factor': 2}}", COT_UNSUPPORTED,
+                  "RoPE type 'dynamic' is not supported (default, linear, llama3, longrope and yarn are)");
+    config_refuse(phi, "{'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1, 1, 'a', 1, 1, 1, 1]}}",
+                  COT_MALFORMED, "'short_factor' is \"a\", expected numbers alone");
     config_refuse(hunyuan, "{'moe_topk': [3, 3, 2, 3]}", COT_UNSUPPORTED,
                   "'moe_topk' is not the same in all layers");
     config_refuse(hunyuan, "{'moe_topk': [0, 0, 0, 0]}", COT_MALFORMED,

@@ -9,6 +9,7 @@
 #include "harness/scratch.h"
 
 #include "coterie/model.h"
+#include "checkpoint/checkpoint.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -206,6 +207,28 @@ static void sparse_attention_is_not_reached(void **state)
     each_family(true, 2, compare_begin);
 }
 
+/* Where a context is cut a note says what longer texts would need. */
+static void cut_contexts_are_told(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"phimoe",
+         "the context ends at 256 tokens, its 'original_max_position_embeddings': longer texts need its "
+         "long RoPE factors, which are not supported"},
+        {"glm-moe-dsa-beyond",
+         "the context ends at 20 tokens, its 'index_topk': longer texts need its sparse "
+         "attention, which is not supported"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[1024], *notes;
+        cot_checkpoint *checkpoint;
+        snprintf(path, sizeof path, FAMILIES "%s", cases[i][0]);
+        assert_int_equal(cot_checkpoint_open(&checkpoint, path, &notes, NULL), COT_OK);
+        if (!notes || !strstr(notes, cases[i][1])) fail_msg("%s: %s", cases[i][0], notes);
+        free(notes);
+        cot_checkpoint_close(checkpoint);
+    }
+}
+
 /* ---- what is not there ---- */
 
 static void absent_families_are_named(void **state)
@@ -298,6 +321,7 @@ int main(void)
         cmocka_unit_test(likeliest_ids),
         cmocka_unit_test(preempted),
         cmocka_unit_test(sparse_attention_is_not_reached),
+        cmocka_unit_test(cut_contexts_are_told),
         cmocka_unit_test(absent_families_are_named),
         cmocka_unit_test(not_converted),
         cmocka_unit_test_setup_teardown(converted, scratch_open, scratch_close)};
