@@ -128,18 +128,22 @@ static bool begins_one_of(const char *name, const char *const *begins, size_t co
     return false;
 }
 
+/* The layer that the tensor is of, or -1. */
+static int64_t layer_of(const char *name)
+{
+    long long layer;
+    const char *at = strncmp(name, "language_model.", 15) ? name : name + 15;
+    if (!strncmp(at, "model.", 6)) at += 6;
+    if (!strncmp(at, "language_model.", 15)) at += 15;
+    return sscanf(at, "layers.%lld.", &layer) == 1 || sscanf(name, "blk.%lld.", &layer) == 1 ? layer : -1;
+}
+
 /* Of a layer beyond the last one, or of what predicts several tokens ahead. */
 static bool is_beyond(const char *name, int64_t layers)
 {
     static const char *const begins[] = {"mtp.", "model.mtp", "language_model.mtp",
                                          "language_model.model.mtp"};
-    long long layer;
-    const char *at = strncmp(name, "language_model.", 15) ? name : name + 15;
-    if (!strncmp(at, "model.", 6)) at += 6;
-    if (!strncmp(at, "language_model.", 15)) at += 15;
-    if (begins_one_of(name, begins, sizeof begins / sizeof *begins)) return true;
-    return (sscanf(at, "layers.%lld.", &layer) == 1 || sscanf(name, "blk.%lld.", &layer) == 1) &&
-           layer >= layers;
+    return begins_one_of(name, begins, sizeof begins / sizeof *begins) || layer_of(name) >= layers;
 }
 
 /* Of what sees or hears in a model that does more than texts. */
@@ -276,11 +280,13 @@ static cot_status describe(char **notes, const survey *s, const char *warning, c
     const int64_t layers = s->checkpoint->config.layers;
     size_t all = 0, count[UNUSED_KINDS] = {0};
     const char *other = "";
+    bool runs = false; // the layer of one that is unknown does
     for (size_t i = 0; i < shards->tensor_count; i++) {
         const char *name = shards->tensors[i].tensor->name;
         if (s->used[i]) continue;
         const unused why = why_unused(name, layers);
         if (!count[why]++ && why == UNUSED_UNKNOWN) other = name;
+        runs |= why == UNUSED_UNKNOWN && layer_of(name) >= 0;
         all++;
     }
     *notes = NULL;
@@ -293,7 +299,8 @@ static cot_status describe(char **notes, const survey *s, const char *warning, c
     if (warning) strcat(*notes, "\n");
     char *const out = *notes + told;
     const size_t left = room - told;
-    size_t at = (size_t)snprintf(out, left, "%zu tensor%s not used:", all, all == 1 ? " is" : "s are");
+    size_t at = (size_t)snprintf(out, left, "%s%zu tensor%s not used:", runs ? "warning: " : "", all,
+                                 all == 1 ? " is" : "s are");
     const char *comma = "";
     for (int why = 0; why < UNUSED_UNKNOWN; why++) {
         if (!count[why]) continue;

@@ -79,6 +79,11 @@ static void stored_though_tied(void **state)
     expect_head(f, tensor_of(f, "lm_head.weight"), false, "false)\n1 tensor is not used: 1 unknown, 'other'");
     tie(f, "false");
     expect_head(f, tensor_of(f, "lm_head.weight"), false, "1 tensor is not used");
+    add(f, "model.layers.2.other", COT_F32, 3, 0, 0, 0); // beyond the last layer
+    expect_head(f, tensor_of(f, "lm_head.weight"), false, "2 tensors are not used");
+    add(f, "model.layers.1.self_attn.other", COT_F32, 3, 0, 0, 0); // of a layer that runs
+    expect_head(f, tensor_of(f, "lm_head.weight"), false,
+                "warning: 3 tensors are not used: 1 of layer 2 and beyond, 2 unknown, the first '");
     folder_delete(f);
 }
 

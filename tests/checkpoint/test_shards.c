@@ -221,9 +221,10 @@ static void unused_tensors(void **state)
     add(f, "vision\ttower", COT_F32, 4, 0, 0, 0);
     write_all(f);
     char *notes = accepted(f);
-    assert_string_equal(notes, "7 tensors are not used: 2 of layer 2 and beyond, 1 rotary_emb.inv_freq, 2 of "
-                               "activations' scales, 2 unknown, the first "
-                               "'model.layers.0.self_attn.q_proj.bias'");
+    assert_string_equal(
+        notes, "warning: 7 tensors are not used: 2 of layer 2 and beyond, 1 rotary_emb.inv_freq, 2 of "
+               "activations' scales, 2 unknown, the first "
+               "'model.layers.0.self_attn.q_proj.bias'");
     free(notes);
     folder_delete(f);
 }
