@@ -22,7 +22,8 @@ typedef struct cot_text_options {
     bool include_stop;        /* the text ends behind its stop string instead of before it; default false */
     bool keep_special_tokens; /* special tokens have text too; default false */
     /* Every added token has text, between two bytes that UTF-8 does not have: 0xFF before one that decoding may skip, 0xFE before
-     * any other, 0xFD behind it; default false. So text that spells a token is told from the token. */
+     * any other, 0xFD behind it; default false. So text that spells a token is told from the token. Stop strings are looked for in
+     * the text without marks, and without special tokens unless these are kept; one may cut a token, whose 0xFD is missing then. */
     bool mark_added_tokens;
     int64_t
         stop_after_tokens; /* no stop string is looked for in the text of so many first tokens; default 0 */

@@ -7,10 +7,11 @@
 enum { BEFORE = COT_DIALECT_IN_TEXT, HEADER = COT_DIALECT_IN_CALL, BODY };
 enum { CONTENT, REASONING, CALL };
 
-/* Which of the format's tokens is at `at`. */
 typedef enum mark { NONE, CHANNEL, START, MESSAGE, CONSTRAIN, END, OTHER } mark;
 
-static cot_dialect_look look_at(const cot_dialect_parser *p, size_t at, mark *m, size_t *next)
+/* Which of the format's tokens is at `at`, its name, and what comes behind. */
+static cot_dialect_look look_at(const cot_dialect_parser *p, size_t at, mark *m, const char **name,
+                                size_t *bytes, size_t *next)
 {
     static const struct {
         const char *text;
@@ -18,14 +19,12 @@ static cot_dialect_look look_at(const cot_dialect_parser *p, size_t at, mark *m,
     } marks[] = {{"<|channel|>", CHANNEL},     {"<|start|>", START}, {"<|message|>", MESSAGE},
                  {"<|constrain|>", CONSTRAIN}, {"<|end|>", END},     {"<|call|>", END},
                  {"<|return|>", END}};
-    const char *name;
-    size_t bytes;
     *m = NONE;
-    cot_dialect_look look = cot_dialect_token(p, at, &name, &bytes, next);
+    cot_dialect_look look = cot_dialect_token(p, at, name, bytes, next);
     if (look != COT_DIALECT_YES) return look;
     *m = OTHER;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (strlen(marks[i].text) == bytes && memcmp(marks[i].text, name, bytes) == 0) *m = marks[i].mark;
+        if (strlen(marks[i].text) == *bytes && memcmp(marks[i].text, *name, *bytes) == 0) *m = marks[i].mark;
     return look;
 }
 
@@ -94,7 +93,9 @@ cot_dialect_look cot_dialect_step_harmony(cot_dialect_parser *p)
     } else
         say(p, p->in.data + p->at, at - p->at);
     p->at = at;
-    const cot_dialect_look look = look_at(p, at, &m, &next);
+    const char *name = NULL;
+    size_t bytes = 0;
+    const cot_dialect_look look = look_at(p, at, &m, &name, &bytes, &next);
     if (look != COT_DIALECT_YES) return COT_DIALECT_MORE;
     p->at = next;
     switch (m) {
@@ -120,7 +121,7 @@ cot_dialect_look cot_dialect_step_harmony(cot_dialect_parser *p)
         break;
     case OTHER:
     case NONE:
-        if (p->options.shows_special && p->state != HEADER) say(p, p->in.data + at + 1, next - at - 2);
+        if (p->options.shows_special && p->state != HEADER) say(p, name, bytes);
         break;
     }
     return COT_DIALECT_YES;

@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "coterie/text.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,6 +353,112 @@ static void added_tokens_are_marked(void **state)
     free(text);
 }
 
+/* Model tiny's tokenizer with tokens of its own behind it: half of them special. */
+static cot_tokenizer *open_added(const char *const *names, size_t count)
+{
+    json_t *json = json_load_file(TINY "/tokenizer.json", 0, NULL),
+           *list = json_object_get(json, "added_tokens");
+    assert_non_null(list);
+    const size_t first = cot_tokenizer_size(tokenizer);
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("{s:I, s:s, s:b, s:b}", "id", (json_int_t)(first + i),
+                                              "content", names[i], "special", (int)(i % 2), "normalized", 0));
+    char *text = json_dumps(json, 0);
+    cot_tokenizer *added;
+    cot_error error;
+    if (cot_tokenizer_parse(&added, text, strlen(text), "it", &error) != COT_OK)
+        fail_msg("%s", error.message);
+    free(text);
+    json_decref(json);
+    return added;
+}
+
+/* What a client reads of a text with marks. */
+static void strip(struct shown *out, bool keeps_special)
+{
+    size_t to = 0;
+    bool hidden = false;
+    for (size_t i = 0; i < out->bytes; i++) {
+        const unsigned char c = (unsigned char)out->text[i];
+        if (c >= 0xfd)
+            hidden = c == 0xff && !keeps_special;
+        else if (!hidden)
+            out->text[to++] = out->text[i];
+    }
+    out->bytes = to;
+}
+
+/* Marks change nothing of where a text stops: after each token as much of it is out as of the text without them. */
+static void marks_do_not_move_stops(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"<ab>", "<|a|>", "</ab>", "<|ba|>", "ab<", "b<|"};
+    enum { NAMES = sizeof names / sizeof *names };
+    cot_tokenizer *added = open_added(names, NAMES);
+    const size_t first = cot_tokenizer_size(tokenizer);
+    uint64_t seed = test_seed();
+    size_t stopped_rounds = 0;
+    for (int round = 0; round < 5000; round++) {
+        int32_t ids[24];
+        const size_t count = draw(&seed) % 25, stop_count = draw(&seed) % 4;
+        char stop[3][6];
+        const char *stops[3] = {stop[0], stop[1], stop[2]};
+        for (size_t i = 0; i < count; i++) {
+            const char letter = "ab<>|/"[draw(&seed) % 6];
+            ids[i] = draw(&seed) % 2 ? (int32_t)(first + draw(&seed) % NAMES) : letter - '!' + 1;
+        }
+        for (size_t i = 0; i < 3; i++) {
+            const size_t n = 1 + draw(&seed) % 5;
+            for (size_t k = 0; k < n; k++) stop[i][k] = "ab<>|/"[draw(&seed) % 6];
+            stop[i][n] = 0;
+        }
+        cot_text_options options = with_stops(stops, stop_count);
+        options.include_stop = draw(&seed) % 2;
+        options.keep_special_tokens = draw(&seed) % 2;
+        options.stop_after_tokens = draw(&seed) % 4 ? 0 : (int64_t)(draw(&seed) % 8);
+        struct shown plain = {0}, marked = {0};
+        cot_text_stream *of_plain, *of_marked;
+        assert_int_equal(cot_text_stream_open(&of_plain, added, &options, NULL), COT_OK);
+        options.mark_added_tokens = true;
+        assert_int_equal(cot_text_stream_open(&of_marked, added, &options, NULL), COT_OK);
+        for (size_t i = 0; i <= count && !plain.stopped; i++) {
+            const char *piece, *marked_piece;
+            size_t bytes, marked_bytes;
+            if (i < count) {
+                assert_int_equal(cot_text_stream_push(of_plain, ids[i], &piece, &bytes, &plain.stopped, NULL),
+                                 COT_OK);
+                assert_int_equal(cot_text_stream_push(of_marked, ids[i], &marked_piece, &marked_bytes,
+                                                      &marked.stopped, NULL),
+                                 COT_OK);
+            } else {
+                assert_int_equal(cot_text_stream_finish(of_plain, &piece, &bytes, NULL), COT_OK);
+                assert_int_equal(cot_text_stream_finish(of_marked, &marked_piece, &marked_bytes, NULL),
+                                 COT_OK);
+            }
+            memcpy(plain.text + plain.bytes, piece, bytes);
+            plain.bytes += bytes;
+            memcpy(marked.text + marked.bytes, marked_piece, marked_bytes);
+            marked.bytes += marked_bytes;
+            struct shown read = marked;
+            strip(&read, options.keep_special_tokens);
+            assert_int_equal(marked.stopped, plain.stopped);
+            assert_int_equal(read.bytes, plain.bytes);
+            assert_memory_equal(read.text, plain.text, plain.bytes);
+        }
+        // a token stands there whole, or cut by the stop string, or not at all
+        const char *last = memrchr(marked.text, 0xfd, marked.bytes);
+        for (const char *c = marked.text; c < marked.text + marked.bytes; c++)
+            if ((unsigned char)*c > 0xfd && (!last || c > last)) assert_true(plain.stopped);
+        if (marked.bytes) assert_true((unsigned char)marked.text[marked.bytes - 1] < 0xfe);
+        assert_int_equal(cot_text_stream_stopped_by(of_marked), cot_text_stream_stopped_by(of_plain));
+        stopped_rounds += plain.stopped;
+        cot_text_stream_close(of_plain);
+        cot_text_stream_close(of_marked);
+    }
+    assert_true(stopped_rounds > 500);
+    cot_tokenizer_close(added);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +470,7 @@ int main(void)
         cmocka_unit_test(the_end_is_searched_in_its_time),
         cmocka_unit_test(refusals),
         cmocka_unit_test(added_tokens_are_marked),
+        cmocka_unit_test(marks_do_not_move_stops),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }
