@@ -195,6 +195,12 @@ static cot_dialect_look step_value(cot_dialect_parser *p)
     return go(p, c == '"' ? IN_ARGUMENTS_TEXT : IN_OTHER, at);
 }
 
+static bool is_object(const char *text, size_t bytes)
+{
+    while (bytes && cot_dialect_is_space(*text)) text++, bytes--;
+    return bytes && *text == '{';
+}
+
 /* A name has come whole, or arguments within a string: what was kept is read. */
 static cot_dialect_look take_string(cot_dialect_parser *p)
 {
@@ -206,7 +212,9 @@ static cot_dialect_look take_string(cot_dialect_parser *p)
     if (good && p->state == IN_NAME) {
         p->has_name = good =
             bytes && bytes <= COT_DIALECT_NAME_BYTES && cot_dialect_keep(p, &p->name, text, bytes);
-    } else if (good) {
+    } else if (good && bytes && !is_object(text, bytes))
+        good = false;
+    else if (good) {
         p->has_arguments = true;
         cot_dialect_keep(p, &p->early, bytes ? text : "{}", bytes ? bytes : 2);
         if (p->has_name) good = announce(p);
@@ -258,5 +266,6 @@ void cot_dialect_over_objects(cot_dialect_parser *p)
         return;
     }
     if (p->is_bare && p->calls->call && !p->has_arguments) return;
+    if (p->state == IN_ARGUMENTS_TEXT) p->early.bytes = 0; // a part of a string is no part of an object
     announce(p);
 }

@@ -15,6 +15,15 @@ static bool is_name(const json_t *name)
            strspn(json_string_value(name), letters) == bytes;
 }
 
+/* Whether a schema's type lets objects be; NULL: any type may come. */
+static bool may_be_object(const json_t *type)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach(type, i, item) if (cot_api_is_text(item, "object")) return true;
+    return !type || cot_api_is_text(type, "object");
+}
+
 static bool check_function(const json_t *function, const char *list, size_t index, cot_api_error *error)
 {
     const json_t *name = json_object_get(function, "name"), *parameters = cot_api_get(function, "parameters");
@@ -28,6 +37,10 @@ static bool check_function(const json_t *function, const char *list, size_t inde
         return cot_api_fail(error, 400, "invalid_type", list,
                             "'parameters' of %s[%zu] is %s, expected an object", list, index,
                             cot_api_type_name(parameters));
+    if (!may_be_object(cot_api_get(parameters, "type")))
+        return cot_api_fail(error, 400, "invalid_value", list,
+                            "'parameters' of %s[%zu] are no schema of type 'object', which arguments are",
+                            list, index);
     return true;
 }
 
@@ -151,14 +164,14 @@ static bool move_references(json_t *schema, const char *path)
     return good;
 }
 
-/* The schema of arguments; the caller's. */
+/* The schema of arguments, which are an object whatever else it says; the caller's. */
 static json_t *parameters_of(const json_t *tool)
 {
     const json_t *parameters = cot_api_get(json_object_get(tool, "function"), "parameters");
     json_t *schema = parameters ? json_deep_copy(parameters) : json_object();
-    if (schema && !json_object_get(schema, "type") && !json_object_size(schema))
-        json_object_set_new(schema, "type", json_string("object"));
-    return schema;
+    if (schema && !json_object_set_new(schema, "type", json_string("object"))) return schema;
+    json_decref(schema);
+    return NULL;
 }
 
 /* A list of calls of any of the tools. */

@@ -56,6 +56,16 @@ static const row rows[] = {
      "note({\"text\": \"a\\)", true},
     {"hermes", T("<tool_call>") "{\"name\": \"note\", ", "", "note()", true},
     {"hermes", "a" T("<tool_call>") "{\"name\": \"no", "a<tool_call>{\"name\": \"no", "", true},
+    // arguments within a string: an object, nothing, or something else; and cut
+    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": \" {\\\"n\\\": 1}\"}" T("</tool_call>"),
+     "", "note( {\"n\": 1})", false},
+    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": \"\"}" T("</tool_call>"), "", "note({})",
+     false},
+    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": \"a\"}" T("</tool_call>"),
+     "<tool_call>{\"name\": \"note\", \"arguments\": \"a\"}</tool_call>", "", false},
+    {"hermes", T("<tool_call>") "{\"arguments\": \"[1]\", \"name\": \"note\"}" T("</tool_call>"),
+     "<tool_call>{\"arguments\": \"[1]\", \"name\": \"note\"}</tool_call>", "", false},
+    {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": \"{\\\"n", "", "note()", true},
     // the name has escapes
     {"hermes", T("<tool_call>") "{\"name\": \"n\\u006fte\", \"arguments\": {}}" T("</tool_call>"), "",
      "note({})", false},

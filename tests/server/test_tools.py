@@ -15,6 +15,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "additionalProperties": False}}},
 ]  # fmt: skip
 ASK = {"messages": [{"role": "user", "content": "When?"}], "tools": TOOLS, "max_tokens": 200, "seed": 1}
+QUOTES = {"2": 100, "93": 50}  # wherever a text may begin or end, else where an object may end
 NAMED = {"type": "function", "function": {"name": "tide"}}
 
 
@@ -55,6 +56,14 @@ class Tools(Shared):
         for choice in self.ask(tool_choice="required", n=4, parallel_tool_calls=False):
             [call] = choice["message"]["tool_calls"]
             self.check(call)
+        untyped = [{"properties": {"n": {"type": "integer", "maximum": 9}}}, {"description": "anything"}, {},
+                   {"$ref": "#/$defs/One", "$defs": {"One": {"maxProperties": 1}}}, {"type": ["object", "null"]}]  # fmt: skip
+        for parameters in untyped:  # arguments are an object whatever their schema leaves open
+            tools = [{"type": "function", "function": {"name": "tide", "parameters": parameters}}]
+            for choice in ("required", NAMED):
+                for answer in self.ask(tools=tools, tool_choice=choice, n=2, parallel_tool_calls=False, logit_bias=QUOTES):
+                    for call in answer["message"]["tool_calls"]:
+                        self.assertRegex(call["function"]["arguments"], r"^\{")
         former = {"tools": None, "functions": [t["function"] for t in TOOLS], "function_call": {"name": "tide"}}
         self.assertEqual(self.ask(**former)[0]["message"]["function_call"]["name"], "tide")
 
