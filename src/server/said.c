@@ -95,7 +95,8 @@ bool cot_said_open(cot_said *m, const cot_api_request *r, const cot_served_model
                                          .is_opened = r->opens_reasoning,
                                          .shows_special = !r->skip_special_tokens,
                                          .forced_name = r->tools.named,
-                                         .tools = r->tools.list,
+                                         .tools =
+                                             r->tools.choice == COT_API_TOOLS_NONE ? NULL : r->tools.list,
                                          .is_token = is_token,
                                          .context = (void *)(uintptr_t)model->tokenizer,
                                          .listener = {m, on_content, on_reasoning, on_call, on_arguments}};

@@ -134,6 +134,40 @@ static void whole_answers(void **state)
     json_decref(answer);
 }
 
+/* The tokenizer has these tokens too from now on. */
+static void add_tokens(scripted_server *f, const char *const *names, size_t count)
+{
+    json_t *json = json_load_file(COT_SOURCE "/models/tiny/tokenizer.json", 0, NULL);
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(json_object_get(json, "added_tokens"),
+                              json_pack("{s:I, s:s, s:b, s:b}", "id",
+                                        (json_int_t)(cot_tokenizer_size(f->tokenizer) + i), "content",
+                                        names[i], "special", 1, "normalized", 0));
+    char *text = json_dumps(json, 0);
+    cot_tokenizer_close(f->tokenizer);
+    assert_int_equal(cot_tokenizer_parse(&f->tokenizer, text, strlen(text), "it", NULL), COT_OK);
+    free(text);
+    json_decref(json);
+}
+
+/* Harmony's content is within its messages: these are read where nothing may be called, and a call is content then. */
+static void none_is_called(void **state)
+{
+    static const char *const tokens[] = {"<|channel|>", "<|message|>", "<|call|>"};
+    static const char said[] = "<|channel|>commentary to=functions.f<|message|>{}<|call|>";
+    scripted_server *f = *state;
+    add_tokens(f, tokens, sizeof tokens / sizeof *tokens);
+    open_with(f, "gpt-oss", NULL);
+    say(f, "{" MESSAGES ",\"tools\":[" TOOL "]}", said, COT_FINISH_EOS);
+    json_t *answer = scripted_answer(f);
+    assert_string_equal(text_in(function_of(message_of(answer, "tool_calls"), 0), "arguments"), "{}");
+    json_decref(answer);
+    say(f, "{" MESSAGES ",\"tools\":[" TOOL "],\"tool_choice\":\"none\"}", said, COT_FINISH_EOS);
+    answer = scripted_answer(f);
+    assert_string_equal(text_in(message_of(answer, "stop"), "content"), "{}");
+    json_decref(answer);
+}
+
 static void cut_and_unread_calls(void **state)
 {
     scripted_server *f = *state;
@@ -329,9 +363,10 @@ int main(void)
 {
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, scripted_set_up, scripted_tear_down)
     const struct CMUnitTest tests[] = {
-        SERVED(whole_answers),       SERVED(cut_and_unread_calls),  SERVED(streams),
-        SERVED(continued_streams),   SERVED(bad_tools_are_refused), SERVED(large_tools_are_refused),
-        SERVED(tools_need_a_format),
+        SERVED(none_is_called),          SERVED(whole_answers),
+        SERVED(cut_and_unread_calls),    SERVED(streams),
+        SERVED(continued_streams),       SERVED(bad_tools_are_refused),
+        SERVED(large_tools_are_refused), SERVED(tools_need_a_format),
     };
     return cmocka_run_group_tests(tests, open_chat, close_chat);
 }
