@@ -254,10 +254,10 @@ static void count_choice(const cot_answer *a, cot_choice *c)
     if (c->finish == COT_FINISH_CANCELLED || c->finish == COT_FINISH_OVERFLOW ||
         c->finish == COT_FINISH_CONSTRAINT)
         m->aborted++;
-    else if (strcmp(reason, "stop") == 0)
-        m->stopped++;
-    else
+    else if (strcmp(reason, "length") == 0)
         m->ended_by_length++;
+    else // by itself, with calls or without
+        m->stopped++;
     cot_metrics_time(m, COT_TIME_END_TO_END, cot_now_ns() - c->began_ns);
     cot_metrics_lengths(m, c->prompt_tokens, c->generated);
     if (c->first_ns) {

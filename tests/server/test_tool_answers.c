@@ -132,6 +132,8 @@ static void whole_answers(void **state)
     message = message_of(answer, "function_call");
     assert_string_equal(text_in(json_object_get(message, "function_call"), "arguments"), "{}");
     json_decref(answer);
+    assert_int_equal(f->server->metrics.stopped, 7); // answers that end in calls end by themselves
+    assert_int_equal(f->server->metrics.ended_by_length, 0);
 }
 
 /* The tokenizer has these tokens too from now on. */
