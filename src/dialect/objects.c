@@ -210,8 +210,7 @@ static cot_dialect_look take_string(cot_dialect_parser *p)
     bool good = string != NULL;
     p->kept->bytes = 0;
     if (good && p->state == IN_NAME) {
-        p->has_name = good =
-            bytes && bytes <= COT_DIALECT_NAME_BYTES && cot_dialect_keep(p, &p->name, text, bytes);
+        p->has_name = good = cot_dialect_is_name(text, bytes) && cot_dialect_keep(p, &p->name, text, bytes);
     } else if (good && bytes && !is_object(text, bytes))
         good = false;
     else if (good) {

@@ -51,6 +51,12 @@ static const row rows[] = {
      "<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>", "", false},
     {"hermes", T("<tool_call>") "{\"name\": \"\", \"arguments\": {}}" T("</tool_call>"),
      "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>", "", false},
+    {"hermes", T("<tool_call>") "{\"name\": \" \", \"arguments\": {}}" T("</tool_call>"),
+     "<tool_call>{\"name\": \" \", \"arguments\": {}}</tool_call>", "", false},
+    {"hermes", T("<tool_call>") "{\"name\": \"note\\u0000b\", \"arguments\": {}}" T("</tool_call>"),
+     "<tool_call>{\"name\": \"note\\u0000b\", \"arguments\": {}}</tool_call>", "", false},
+    {"mistral", T("[TOOL_CALLS]") "[{\"name\": \"a b\", \"arguments\": {}}]",
+     "[TOOL_CALLS][{\"name\": \"a b\", \"arguments\": {}}]", "", false},
     // cut: in the arguments, behind the name, in an escape
     {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"a\\", "",
      "note({\"text\": \"a\\)", true},
