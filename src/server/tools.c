@@ -244,17 +244,20 @@ static bool is_former(const json_t *message)
            cot_api_is_text(json_object_get(message, "role"), "function");
 }
 
+/* Former calls have no id, and their templates may want one of nine letters and digits, as Mistral's do. */
+static const char former_id[] = "function0";
+
 static json_t *translated(const json_t *message)
 {
     json_t *copy = json_copy((json_t *)(uintptr_t)message), *call = cot_api_get(message, "function_call");
     bool good = copy;
     if (cot_api_is_text(json_object_get(message, "role"), "function"))
         good = good && !json_object_set_new(copy, "role", json_string("tool")) &&
-               !json_object_set_new(copy, "tool_call_id", json_string("function"));
+               !json_object_set_new(copy, "tool_call_id", json_string(former_id));
     if (call) {
         json_object_del(copy, "function_call");
         good = good && !json_object_set_new(copy, "tool_calls",
-                                            json_pack("[{s:s, s:s, s:O}]", "id", "function", "type",
+                                            json_pack("[{s:s, s:s, s:O}]", "id", former_id, "type",
                                                       "function", "function", call));
     }
     if (good) return copy;

@@ -2,6 +2,9 @@
 #include "harness/cmocka.h"
 #include "harness/server/scripted.h"
 
+#include "server/tools.h"
+
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,6 +276,25 @@ static void continued_streams(void **state)
     assert_string_equal(arguments, ": \"b\"}");
 }
 
+/* Former messages have ids that any template takes: some want nine letters and digits. */
+static void former_calls_have_ids(void **state)
+{
+    (void)state;
+    json_t *former =
+               json_loads("[{\"role\":\"assistant\",\"function_call\":{\"name\":\"f\",\"arguments\":\"{}\"}},"
+                          "{\"role\":\"function\",\"name\":\"f\",\"content\":\"1\"}]",
+                          0, NULL),
+           *messages = cot_api_tool_messages(former);
+    const char *id =
+        text_in(json_array_get(json_object_get(json_array_get(messages, 0), "tool_calls"), 0), "id");
+    assert_int_equal(strlen(id), 9);
+    for (const char *c = id; *c; c++) assert_true(isalnum((unsigned char)*c));
+    assert_string_equal(text_in(json_array_get(messages, 1), "tool_call_id"), id);
+    assert_string_equal(text_in(json_array_get(messages, 1), "role"), "tool");
+    json_decref(former);
+    json_decref(messages);
+}
+
 typedef struct refusal {
     const char *fields, *param, *words;
 } refusal;
@@ -365,10 +387,15 @@ int main(void)
 {
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, scripted_set_up, scripted_tear_down)
     const struct CMUnitTest tests[] = {
-        SERVED(none_is_called),          SERVED(whole_answers),
-        SERVED(cut_and_unread_calls),    SERVED(streams),
-        SERVED(continued_streams),       SERVED(bad_tools_are_refused),
-        SERVED(large_tools_are_refused), SERVED(tools_need_a_format),
+        cmocka_unit_test(former_calls_have_ids),
+        SERVED(none_is_called),
+        SERVED(whole_answers),
+        SERVED(cut_and_unread_calls),
+        SERVED(streams),
+        SERVED(continued_streams),
+        SERVED(bad_tools_are_refused),
+        SERVED(large_tools_are_refused),
+        SERVED(tools_need_a_format),
     };
     return cmocka_run_group_tests(tests, open_chat, close_chat);
 }
