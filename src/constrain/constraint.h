@@ -27,4 +27,7 @@ struct cot_constraint {
     cot_error failed; // status COT_OK: it has not
 };
 
+/* Whether the token is the end of reasoning that comes before what a text has to be (reasoning.c). */
+bool cot_constraint_ends_reasoning(const cot_constraint *constraint, int32_t token);
+
 #endif

@@ -1,43 +1,47 @@
 /* A constraint that begins behind a model's reasoning, which it bounds. */
+#include "base/buffer.h"
 #include "base/error.h"
 #include "constrain/constraint.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOWHERE = -1 };
-
 typedef struct reasoned {
     cot_constraint base;
     cot_constraint_reasoning how;
     cot_constraint *behind; // NULL: anything may come there
     int64_t tokens;         // so far
-    int64_t begun, ended;   // of which reasoning begins and ends with these; NOWHERE
+    int64_t *turns;         // [turn_count] of which reasoning begins with one and ends with the next, in turn
+    size_t turn_count, turn_room;
 } reasoned;
 
 /* Where the text is, behind the tokens so far. */
 static bool is_within(const reasoned *r)
 {
-    return (r->how.is_opened || r->begun != NOWHERE) && r->ended == NOWHERE;
+    return r->how.is_opened != (r->turn_count % 2 == 1);
 }
 
-/* Whether reasoning may begin here, or whatever is behind it. */
+/* Whether reasoning may begin here: before what has to come, or anywhere where nothing has to. */
 static bool may_begin(const reasoned *r)
 {
-    return !r->how.is_opened && r->begun == NOWHERE && !r->tokens;
+    return !is_within(r) && (!r->behind || !r->tokens);
+}
+
+/* Tokens since reasoning began or ended last. */
+static int64_t since_turn(const reasoned *r)
+{
+    return r->turn_count ? r->tokens - r->turns[r->turn_count - 1] - 1 : r->tokens;
 }
 
 /* Tokens that `behind` was told of. */
 static int64_t told(const reasoned *r)
 {
-    if (r->ended != NOWHERE) return r->tokens - r->ended - 1;
-    return is_within(r) ? 0 : r->tokens;
+    return is_within(r) ? 0 : since_turn(r);
 }
 
 static bool is_spent(const reasoned *r)
 {
-    const int64_t used = r->how.is_opened ? r->tokens : r->tokens - r->begun - 1;
-    return is_within(r) && r->how.budget >= 0 && used >= r->how.budget;
+    return is_within(r) && r->how.budget >= 0 && since_turn(r) >= r->how.budget;
 }
 
 static void set_bit(uint32_t *words, int64_t token)
@@ -69,16 +73,17 @@ static cot_status compute_mask(cot_constraint *c, uint32_t *words, cot_error *er
 static cot_status commit(cot_constraint *c, int32_t token, cot_error *error)
 {
     reasoned *r = (reasoned *)c;
-    const bool begins =
-        !is_within(r) && r->begun == NOWHERE && token == r->how.begin && (may_begin(r) || !r->behind);
+    const bool turns = token == (is_within(r) ? r->how.end : r->how.begin) && (is_within(r) || may_begin(r));
     if (is_spent(r) && token != r->how.end)
         return cot_fail(error, COT_INVALID_ARGUMENT, "token %d goes on with reasoning that is to end",
                         (int)token);
-    if (begins)
-        r->begun = r->tokens;
-    else if (is_within(r) && token == r->how.end)
-        r->ended = r->tokens;
-    else if (!is_within(r) && r->behind) {
+    if (turns) {
+        void *room = r->turns;
+        if (!cot_grow(&room, &r->turn_room, r->turn_count + 1, sizeof *r->turns))
+            return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a constraint");
+        r->turns = room;
+        r->turns[r->turn_count++] = r->tokens;
+    } else if (!is_within(r) && r->behind) {
         const cot_status status = cot_constraint_commit(r->behind, token, error);
         if (status != COT_OK) return status;
     }
@@ -92,8 +97,7 @@ static cot_status roll_back(cot_constraint *c, size_t tokens, cot_error *error)
     const int64_t behind = told(r) < (int64_t)tokens ? told(r) : (int64_t)tokens;
     const cot_status status = r->behind ? cot_constraint_rollback(r->behind, (size_t)behind, error) : COT_OK;
     r->tokens -= (int64_t)tokens;
-    if (r->ended >= r->tokens) r->ended = NOWHERE;
-    if (r->begun >= r->tokens) r->begun = NOWHERE;
+    while (r->turn_count && r->turns[r->turn_count - 1] >= r->tokens) r->turn_count--;
     return status;
 }
 
@@ -106,8 +110,10 @@ static bool may_end(const cot_constraint *c)
 
 static void close_reasoned(cot_constraint *c)
 {
-    cot_constraint_close(((reasoned *)c)->behind);
-    free(c);
+    reasoned *r = (reasoned *)c;
+    cot_constraint_close(r->behind);
+    free(r->turns);
+    free(r);
 }
 
 static cot_status copy(cot_constraint **out, const cot_constraint *c, cot_error *error)
@@ -116,15 +122,28 @@ static cot_status copy(cot_constraint **out, const cot_constraint *c, cot_error 
     reasoned *r = malloc(sizeof *r);
     if (!r) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a constraint");
     *r = *from;
-    const cot_status status = from->behind ? cot_constraint_copy(&r->behind, from->behind, error) : COT_OK;
-    if (status == COT_OK)
+    r->turn_room = from->turn_count;
+    r->turns = malloc((r->turn_room + 1) * sizeof *r->turns);
+    cot_status status =
+        r->turns ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a constraint");
+    if (status == COT_OK && from->turn_count)
+        memcpy(r->turns, from->turns, from->turn_count * sizeof *r->turns);
+    if (status == COT_OK && from->behind) status = cot_constraint_copy(&r->behind, from->behind, error);
+    if (status == COT_OK) {
         *out = &r->base;
-    else
-        free(r);
+        return COT_OK;
+    }
+    free(r->turns);
+    free(r);
     return status;
 }
 
 static const cot_constraint_table table = {copy, compute_mask, commit, roll_back, may_end, close_reasoned};
+
+bool cot_constraint_ends_reasoning(const cot_constraint *c, int32_t token)
+{
+    return c->table == &table && ((const reasoned *)c)->how.end == token;
+}
 
 cot_status cot_constraint_behind_reasoning(cot_constraint **out, const cot_constraint_reasoning *how,
                                            cot_constraint *behind, cot_error *error)
@@ -149,9 +168,7 @@ cot_status cot_constraint_behind_reasoning(cot_constraint **out, const cot_const
                              .eos = behind ? behind->eos : NULL, // without one ends are as any other token
                              .eos_count = behind ? behind->eos_count : 0},
                     .how = *how,
-                    .behind = behind,
-                    .begun = NOWHERE,
-                    .ended = NOWHERE};
+                    .behind = behind};
     *out = &r->base;
     return COT_OK;
 }

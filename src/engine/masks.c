@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-/* Stop tokens end a text: they come where it may end, and nowhere else. False: nothing is left. */
+/* Stop tokens end a text: they come where it may end, and nowhere else but the end of reasoning, which ends the text where it comes if it is
+ * one of them. False: nothing is left. */
 static bool allow_stops(uint32_t *mask, const cot_constraint *c, const cot_sampling *s)
 {
     const bool allowed = cot_constraint_may_end(c);
@@ -14,7 +15,7 @@ static bool allow_stops(uint32_t *mask, const cot_constraint *c, const cot_sampl
         if (t / 32 >= c->words) continue; // one that never comes
         if (allowed)
             mask[t / 32] |= 1U << t % 32;
-        else
+        else if (!cot_constraint_ends_reasoning(c, s->stop_tokens[i]))
             mask[t / 32] &= ~(1U << t % 32);
     }
     for (size_t i = 0; i < c->words; i++)

@@ -173,6 +173,42 @@ static void test_budgets_force_the_end(void **state)
     }
 }
 
+enum { BUDGET = 2 };
+
+/* Whether a text that begins within reasoning is to end it here. */
+static bool is_forced(const int32_t *text, size_t tokens)
+{
+    bool within = true;
+    int used = 0;
+    for (size_t i = 0; i < tokens; i++) {
+        used = within && text[i] != END ? used + 1 : 0;
+        within = within ? text[i] != END : text[i] == BEGIN;
+    }
+    return within && used >= BUDGET;
+}
+
+/* Where nothing has to come reasoning may begin again and again, and each time it has a bound; tokens are taken back over its turns. */
+static void test_later_reasoning_is_bounded(void **state)
+{
+    (void)state;
+    static const int32_t text[] = {40, END, BEGIN, 41, 42, END, 43, BEGIN, END, BEGIN, 44, 45};
+    enum { TOKENS = sizeof text / sizeof *text };
+    cot_constraint *c = open_behind(true, BUDGET, NULL), *twin;
+    for (size_t i = 0; i < TOKENS; i++) commit(c, text[i]);
+    for (size_t left = 0; left <= TOKENS; left++) {
+        assert_int_equal(cot_constraint_copy(&twin, c, NULL), COT_OK);
+        assert_int_equal(cot_constraint_rollback(twin, TOKENS - left, NULL), COT_OK);
+        for (size_t i = left;; i++) {
+            assert_may(twin, END, is_forced(text, i) ? 1 : VOCAB);
+            if (i == TOKENS) break;
+            commit(twin, text[i]);
+        }
+        cot_constraint_close(twin);
+    }
+    assert_true(is_forced(text, 5) && is_forced(text, TOKENS) && !is_forced(text, 4));
+    cot_constraint_close(c);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -191,6 +227,7 @@ int main(void)
         cmocka_unit_test(test_opened_reasoning_comes_first),
         cmocka_unit_test(test_reasoning_may_begin_or_not),
         cmocka_unit_test(test_budgets_force_the_end),
+        cmocka_unit_test(test_later_reasoning_is_bounded),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -315,6 +315,45 @@ static void stops_come_where_a_text_may_end(void **state)
     free(ids);
 }
 
+/* The end of reasoning, as a stop token: it comes where reasoning has to end, or may, and ends the text. */
+static void the_end_of_reasoning_may_be_a_stop(void **state)
+{
+    (void)state;
+    enum { END = 60, BUDGET = 5 };
+    int32_t *ids = drawn_ids(PROMPT, VOCAB, &seed);
+    const int32_t stops[] = {END};
+    const float likely = 50;
+    const struct setting s = {.ranks = 1, .attention = "dp", .sequences = 2, .kv_tokens = 1024};
+    cot_engine *engine = open_random("3", &s);
+    for (int bounded = 0; bounded < 2; bounded++) {
+        struct text *t = calloc(1, sizeof *t);
+        const cot_constraint_reasoning how = {VOCAB, -1, END, true, bounded ? BUDGET : -1};
+        cot_error error = {0};
+        size_t failed;
+        cot_request q = request_of(t, ids, draw(&seed));
+        t->constraint = hashed_of(draw(&seed), MORE + 1);
+        assert_int_equal(cot_constraint_behind_reasoning(&q.constraint, &how,
+                                                         bounded ? NULL : &t->constraint.base, &error),
+                         COT_OK);
+        q.sampling.stop_tokens = stops;
+        q.sampling.stop_count = 1;
+        q.sampling.ignore_eos = true; // which may come where nothing has to
+        if (!bounded) { // nothing forces it
+            q.sampling.bias_tokens = stops;
+            q.sampling.bias = &likely;
+            q.sampling.bias_count = 1;
+        }
+        if (run(engine, t, &q, 1, &failed, &error) != COT_OK) fail_msg("%s", error.message);
+        assert_int_equal(t->finish, COT_FINISH_STOP);
+        assert_int_equal(t->tokens[t->count - 1], END);
+        if (bounded) assert_true(t->count <= BUDGET + 1);
+        cot_constraint_close(q.constraint);
+        free(t);
+    }
+    cot_engine_close(engine);
+    free(ids);
+}
+
 static void one_that_cannot_be_met_ends_alone(void **state)
 {
     (void)state;
@@ -358,9 +397,11 @@ static void one_that_cannot_be_met_ends_alone(void **state)
 int main(void)
 {
     seed = test_seed();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(constraints_hold_and_touch_nobody_else), cmocka_unit_test(a_continued_text_goes_on),
-        cmocka_unit_test(chances_are_the_models), cmocka_unit_test(stops_come_where_a_text_may_end),
-        cmocka_unit_test(one_that_cannot_be_met_ends_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(constraints_hold_and_touch_nobody_else),
+                                       cmocka_unit_test(a_continued_text_goes_on),
+                                       cmocka_unit_test(chances_are_the_models),
+                                       cmocka_unit_test(stops_come_where_a_text_may_end),
+                                       cmocka_unit_test(the_end_of_reasoning_may_be_a_stop),
+                                       cmocka_unit_test(one_that_cannot_be_met_ends_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
