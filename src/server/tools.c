@@ -145,22 +145,34 @@ static bool read_choice(cot_api_request *r, const char *field, cot_api_error *er
 
 /* ---- what the text has to be ---- */
 
-/* References within a schema that becomes a part of another: "#/..." is below `path` then. */
-static bool move_references(json_t *schema, const char *path)
+/* Whether a schema's member holds schemas by names, which are no keywords. */
+static bool holds_named(const char *key)
+{
+    static const char *const holders[] = {"properties", "$defs", "definitions", "patternProperties",
+                                          "dependentSchemas"};
+    for (size_t i = 0; i < sizeof holders / sizeof *holders; i++)
+        if (strcmp(key, holders[i]) == 0) return true;
+    return false;
+}
+
+/* References within a schema that becomes a part of another: "#" and "#/..." are `path` and below it then, as its own address is gone.
+ * `by_name`: it is no schema, but holds some by names. */
+static bool move_references(json_t *schema, const char *path, bool by_name)
 {
     const char *key;
     json_t *value;
     size_t i;
     bool good = true;
+    if (!by_name && json_is_string(json_object_get(schema, "$id"))) json_object_del(schema, "$id");
     json_object_foreach(schema, key, value)
     {
-        if (strcmp(key, "$ref") == 0 && json_is_string(value) && *json_string_value(value) == '#')
-            good = good && !json_object_set_new(schema, key,
-                                                json_sprintf("%s%s", path, json_string_value(value) + 1));
-        else if (strcmp(key, "const") != 0 && strcmp(key, "enum") != 0)
-            good = good && move_references(value, path);
+        const char *reference = !by_name && strcmp(key, "$ref") == 0 ? json_string_value(value) : NULL;
+        if (reference && *reference == '#' && (!reference[1] || reference[1] == '/'))
+            good = good && !json_object_set_new(schema, key, json_sprintf("%s%s", path, reference + 1));
+        else if (by_name || (strcmp(key, "const") != 0 && strcmp(key, "enum") != 0))
+            good = good && move_references(value, path, !by_name && holds_named(key));
     }
-    json_array_foreach(schema, i, value) good = good && move_references(value, path);
+    json_array_foreach(schema, i, value) good = good && move_references(value, path, false);
     return good;
 }
 
@@ -185,7 +197,7 @@ static json_t *list_schema(const cot_api_request *r)
         char path[64];
         snprintf(path, sizeof path, "#/items/anyOf/%zu/properties/parameters", i);
         json_t *parameters = parameters_of(tool);
-        good = good && parameters && move_references(parameters, path);
+        good = good && parameters && move_references(parameters, path, false);
         good = good &&
                !json_array_append_new(
                    kinds, json_pack("{s:s, s:{s:{s:O}, s:O}, s:[s, s], s:b}", "type", "object", "properties",

@@ -93,6 +93,19 @@ class Tools(Shared):
         messages = ASK["messages"] + [choice["message"], {"role": "tool", "tool_call_id": choice["message"]["tool_calls"][0]["id"], "content": "6:12"}]
         self.assertNotIn("tool_calls", self.ask(messages=messages, tool_choice="none")[0]["message"])
 
+    def test_references(self):
+        """Of a schema that becomes a part of another: of parameters with the names of keywords, and with an address of its own."""
+        one = {"type": "object", "properties": {n: {"$ref": "#/$defs/enum"} for n in ("const", "enum", "$ref", "properties")},
+               "required": ["const", "enum", "$ref", "properties"], "additionalProperties": False,
+               "$defs": {"enum": {"enum": [7]}}, "$id": "https://example.com/one"}  # fmt: skip
+        tools = [TOOLS[1], {"type": "function", "function": {"name": "one", "parameters": one}}]
+        for choice in ("required", {"type": "function", "function": {"name": "one"}}):
+            for answer in self.ask(tools=tools, tool_choice=choice, n=4, parallel_tool_calls=False):
+                [call] = answer["message"]["tool_calls"]
+                if call["function"]["name"] == "one":
+                    wanted = {"const": 7, "enum": 7, "$ref": 7, "properties": 7}
+                    self.assertEqual(json.loads(call["function"]["arguments"]), wanted)
+
     def test_refused(self):
         for fields in ({"tool_choice": "required", "response_format": {"type": "json_object"}}, {"thinking_token_budget": 3},
                        {"tool_choice": NAMED, "tools": [{"type": "function", "function": {"name": "tide", "parameters": {"type": "nothing"}}}]}):  # fmt: skip
