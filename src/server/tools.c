@@ -98,6 +98,16 @@ static bool read_list(cot_api_request *r, const char *name, cot_api_error *error
 
 /* ---- what is chosen ---- */
 
+/* Bytes of a text that a message shows: whole characters, and not too many. */
+static int shown_bytes(const char *text)
+{
+    size_t bytes = strnlen(text, COT_API_MAX_TOOL_NAME + 1);
+    if (bytes <= COT_API_MAX_TOOL_NAME) return (int)bytes;
+    do bytes--;
+    while (bytes && ((unsigned char)text[bytes] & 0xc0) == 0x80);
+    return (int)bytes;
+}
+
 static bool choose_named(cot_api_request *r, const char *field, const json_t *name, cot_api_error *error)
 {
     if (!json_is_string(name))
@@ -105,8 +115,8 @@ static bool choose_named(cot_api_request *r, const char *field, const json_t *na
     const json_t *function = tool_named(r, json_string_value(name), json_string_length(name));
     if (!function)
         return cot_api_fail(error, 400, "invalid_value", field,
-                            "'%s' names '%.128s', which is none of the tools", field,
-                            json_string_value(name));
+                            "'%s' names '%.*s', which is none of the tools", field,
+                            shown_bytes(json_string_value(name)), json_string_value(name));
     r->tools.choice = COT_API_TOOLS_NAMED;
     r->tools.named = json_string_value(json_object_get(function, "name"));
     return true;
@@ -138,8 +148,8 @@ static bool read_choice(cot_api_request *r, const char *field, cot_api_error *er
     }
     if (json_is_string(choice) && !cot_api_has_nul(choice))
         return cot_api_fail(error, 400, "invalid_value", field,
-                            "'%s' is '%.64s', it may be 'none', 'auto', 'required' or name a tool", field,
-                            json_string_value(choice));
+                            "'%s' is '%.*s', it may be 'none', 'auto', 'required' or name a tool", field,
+                            shown_bytes(json_string_value(choice)), json_string_value(choice));
     return cot_api_mistyped(error, field, choice, "a string or an object that names a tool");
 }
 

@@ -372,6 +372,27 @@ static void large_tools_are_refused(void **state)
     free(body);
 }
 
+/* A refusal shows as much of a long name as is whole characters, wherever it is cut. */
+static void names_are_shown_in_whole_characters(void **state)
+{
+    scripted_server *f = *state;
+    open_with(f, "hermes", NULL);
+    for (int shift = 0; shift < 4; shift++)
+        for (int named = 0; named < 2; named++) {
+            char name[260] = "", body[1024];
+            for (int i = 0; i < shift; i++) strcat(name, "a");
+            for (int i = 0; i < 40; i++) strcat(name, "\xf0\x9f\x98\x80");
+            snprintf(body, sizeof body, "{" MESSAGES ",\"tools\":[" TOOL "],\"tool_choice\":%s\"%s\"%s}",
+                     named ? "{\"function\":{\"name\":" : "", name, named ? "}}" : "");
+            json_t *json;
+            assert_int_equal(scripted_refused(f, CHAT, "", body, &json), 400);
+            const char *message = text_in(json_object_get(json, "error"), "message");
+            assert_non_null(strstr(message, "\xf0\x9f\x98\x80'"));
+            assert_true(strlen(message) > 128);
+            json_decref(json);
+        }
+}
+
 /* The template of model tiny has no calls: what could not be read is not asked for. */
 static void tools_need_a_format(void **state)
 {
@@ -396,6 +417,7 @@ int main(void)
         SERVED(bad_tools_are_refused),
         SERVED(large_tools_are_refused),
         SERVED(tools_need_a_format),
+        SERVED(names_are_shown_in_whole_characters),
     };
     return cmocka_run_group_tests(tests, open_chat, close_chat);
 }
