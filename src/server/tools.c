@@ -153,6 +153,18 @@ static bool read_choice(cot_api_request *r, const char *field, cot_api_error *er
     return cot_api_mistyped(error, field, choice, "a string or an object that names a tool");
 }
 
+/* The field that goes with the other list has nothing to say: a wish in it is not passed over. */
+static bool check_other_choice(const cot_api_request *r, cot_api_error *error)
+{
+    const char *field = r->tools.legacy ? "tool_choice" : "function_call",
+               *list = r->tools.legacy ? "tools" : "functions";
+    const json_t *choice = cot_api_get(r->json, field);
+    if (!choice || cot_api_is_text(choice, "auto") || (!r->tools.list && cot_api_is_text(choice, "none")))
+        return true;
+    return cot_api_fail(error, 400, "invalid_value", field, "'%s' goes with '%s', which are not given", field,
+                        list);
+}
+
 /* ---- what the text has to be ---- */
 
 /* Whether a schema's member holds schemas by names, which are no keywords. */
@@ -255,7 +267,7 @@ bool cot_api_read_tools(cot_api_request *r, cot_api_error *error)
         return false;
     r->tools.choice = r->tools.list ? COT_API_TOOLS_AUTO : COT_API_TOOLS_NONE;
     const char *field = r->tools.legacy ? "function_call" : "tool_choice";
-    return read_choice(r, field, error) && constrain(r, field, error);
+    return check_other_choice(r, error) && read_choice(r, field, error) && constrain(r, field, error);
 }
 
 /* ---- messages of former times ---- */
