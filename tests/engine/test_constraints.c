@@ -338,7 +338,7 @@ static void the_end_of_reasoning_may_be_a_stop(void **state)
         q.sampling.stop_tokens = stops;
         q.sampling.stop_count = 1;
         q.sampling.ignore_eos = true; // which may come where nothing has to
-        if (!bounded) { // nothing forces it
+        if (!bounded) {               // nothing forces it
             q.sampling.bias_tokens = stops;
             q.sampling.bias = &likely;
             q.sampling.bias_count = 1;

@@ -240,7 +240,8 @@ static void bad_studies_are_refused(void **state)
     o.judged_tokens = 31; // no text is so long
     assert_int_equal(cot_predict_signatures(&r, &trace, &o, &error), COT_INVALID_ARGUMENT);
     assert_string_equal(
-        error.message, "of 8 sequences 0 have 41 tokens or more: there must be some, and shorter ones to learn from");
+        error.message,
+        "of 8 sequences 0 have 41 tokens or more: there must be some, and shorter ones to learn from");
     o = good;
     o.signature_tokens = o.judged_tokens = 5; // and now all are
     assert_int_equal(cot_predict_signatures(&r, &trace, &o, &error), COT_INVALID_ARGUMENT);
