@@ -6,6 +6,7 @@
 
 enum { BEFORE = COT_DIALECT_IN_TEXT, HEADER = COT_DIALECT_IN_CALL, BODY };
 enum { CONTENT, REASONING, CALL };
+enum { HEADER_BYTES = 4 * COT_DIALECT_NAME_BYTES }; // of a header that are read
 
 typedef enum mark { NONE, CHANNEL, START, MESSAGE, CONSTRAIN, END, OTHER } mark;
 
@@ -48,7 +49,7 @@ static void read_header(cot_dialect_parser *p)
     p->kind =
         p->options.reasoning && channel && strncmp(channel + 1, "analysis", 8) == 0 ? REASONING : CONTENT;
     while ((at = strstr(at, to)) && at > text && !cot_dialect_is_space(at[-1])) at += sizeof to - 1;
-    if (at && json_array_size(p->options.tools)) {
+    if (at && p->key_text.bytes < HEADER_BYTES && json_array_size(p->options.tools)) { // it may be cut else
         at += sizeof to - 1;
         if (strncmp(at, space, sizeof space - 1) == 0) at += sizeof space - 1;
         const size_t bytes = strcspn(at, " \n\t\r");
@@ -84,9 +85,7 @@ cot_dialect_look cot_dialect_step_harmony(cot_dialect_parser *p)
     }
     while (at < p->in.bytes && (unsigned char)p->in.data[at] < COT_DIALECT_END) at++;
     if (p->state == HEADER) {
-        const size_t room =
-            4 * COT_DIALECT_NAME_BYTES -
-            (p->key_text.bytes < 4 * COT_DIALECT_NAME_BYTES ? p->key_text.bytes : 4 * COT_DIALECT_NAME_BYTES);
+        const size_t room = p->key_text.bytes < HEADER_BYTES ? HEADER_BYTES - p->key_text.bytes : 0;
         for (size_t i = p->at; i < at; i++) // a line's end is the channel's token
             if (p->in.data[i] == '\n' || !p->in.data[i]) p->in.data[i] = ' ';
         cot_dialect_keep(p, &p->key_text, p->in.data + p->at, at - p->at < room ? at - p->at : room);

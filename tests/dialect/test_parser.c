@@ -248,6 +248,28 @@ static void test_schemas_of_many_references_end(void **state)
     json_decref(list);
 }
 
+/* A header that is cut where it is too long calls no tool: its name may be cut too, within a character. */
+static void test_long_headers_call_nothing(void **state)
+{
+    (void)state;
+    json_t *list = json_loads(tools, 0, NULL);
+    const cot_dialect_options options = options_for(cot_dialect_named("gpt-oss"), list);
+    for (size_t spaces = 1900; spaces < 2300; spaces += 1 + spaces % 3) {
+        cot_buffer text = {0};
+        cot_buffer_text(&text, "\xff<|channel|>\xfd"
+                               "commentary");
+        for (size_t i = 0; i < spaces; i++) cot_buffer_text(&text, " ");
+        cot_buffer_text(&text, "to=functions.n\xf0\x9f\x98\x80te\xff<|message|>\xfd{}");
+        heard h = heard_parse(&options, text.data, text.bytes, NULL, 0, false);
+        assert_true(h.count == 1 ? spaces < 2048 : spaces > 2000);
+        if (h.count) assert_string_equal(h.calls[0].name.data, "n\xf0\x9f\x98\x80te");
+        if (!h.count) assert_string_equal(h.content.data, "{}");
+        heard_free(&h);
+        cot_buffer_free(&text);
+    }
+    json_decref(list);
+}
+
 static void test_forced_arguments(void **state)
 {
     (void)state;
@@ -399,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_adversarial_answers),
         cmocka_unit_test(test_reasoning_and_calls_take_turns),
         cmocka_unit_test(test_schemas_of_many_references_end),
+        cmocka_unit_test(test_long_headers_call_nothing),
         cmocka_unit_test(test_forced_arguments),
         cmocka_unit_test(test_random_answers_do_not_depend_on_cuts),
     };
