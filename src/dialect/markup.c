@@ -154,7 +154,8 @@ static cot_dialect_look step_body(cot_dialect_parser *p)
         p->begin = at;
         return go(p, tags[i].state, next);
     }
-    size_t to = at + 1; // prose within a call
+    if (p->is_over && p->is_cut) return COT_DIALECT_MORE; // it may have become a tag
+    size_t to = at + 1;                                   // prose within a call
     const char *name;
     size_t bytes;
     const cot_dialect_look token = cot_dialect_token(p, at, &name, &bytes, &next);

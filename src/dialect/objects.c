@@ -87,7 +87,7 @@ static cot_dialect_look step_between(cot_dialect_parser *p)
     if (p->is_list && c == ',') {
         size_t behind = at + 1;
         const cot_dialect_look space = cot_dialect_skip_space(p, &behind);
-        if (space == COT_DIALECT_MORE) return space;
+        if (space == COT_DIALECT_MORE || (space == COT_DIALECT_YES && p->is_cut)) return COT_DIALECT_MORE;
         if (space == COT_DIALECT_NO && p->in.data[behind] == '{') {
             begin_object(p, behind);
             return COT_DIALECT_YES;
@@ -106,7 +106,7 @@ static cot_dialect_look step_between(cot_dialect_parser *p)
     if (c == ';' && !p->call_end.text && !p->is_list) {
         size_t behind = at + 1;
         const cot_dialect_look space = cot_dialect_skip_space(p, &behind);
-        if (space == COT_DIALECT_MORE) return space;
+        if (space == COT_DIALECT_MORE || (space == COT_DIALECT_YES && p->is_cut)) return COT_DIALECT_MORE;
         if (space == COT_DIALECT_NO && p->in.data[behind] == '{') {
             begin_object(p, behind);
             return COT_DIALECT_YES;
@@ -259,8 +259,10 @@ void cot_dialect_over_objects(cot_dialect_parser *p)
         return;
     }
     if (p->items && !p->is_announced && !p->has_name) { // the last of several has not got so far
-        cot_dialect_say_raw(p, p->begin, p->in.bytes);
-        p->unread++;
+        if (!p->is_cut) {
+            cot_dialect_say_raw(p, p->begin, p->in.bytes);
+            p->unread++;
+        }
         p->is_announced = true;
         return;
     }

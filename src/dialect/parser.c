@@ -538,6 +538,16 @@ bool cot_dialect_push(cot_dialect_parser *p, const char *text, size_t bytes)
     return !p->failed;
 }
 
+/* The text ends within a call that has no name yet. One that was cut is left out, but where it may be no call at all. */
+static void end_unnamed(cot_dialect_parser *p)
+{
+    p->at = p->in.bytes;
+    if (p->is_cut && (!p->is_bare || p->calls == &cot_dialect_list))
+        p->had_marker = p->has_called = true;
+    else
+        cot_dialect_unread_call(p);
+}
+
 /* The text ends within a call. */
 static void end_in_call(cot_dialect_parser *p)
 {
@@ -559,10 +569,7 @@ static void end_in_call(cot_dialect_parser *p)
     case COT_DIALECT_FORCED:
         break;
     }
-    if (!p->is_announced) {
-        p->at = p->in.bytes;
-        cot_dialect_unread_call(p);
-    }
+    if (!p->is_announced) end_unnamed(p);
 }
 
 bool cot_dialect_finish(cot_dialect_parser *p, bool is_cut)
@@ -573,10 +580,9 @@ bool cot_dialect_finish(cot_dialect_parser *p, bool is_cut)
     while (!p->failed && step(p) == COT_DIALECT_YES) continue;
     if (p->calls && p->calls->form == COT_DIALECT_HARMONY)
         cot_dialect_over_harmony(p);
-    else if (p->state == COT_DIALECT_IN_SECTION && p->begin < p->at) {
-        p->at = p->in.bytes;
-        cot_dialect_unread_call(p);
-    } else if (p->state != COT_DIALECT_IN_TEXT && p->state != COT_DIALECT_IN_SECTION)
+    else if (p->state == COT_DIALECT_IN_SECTION && p->begin < p->at)
+        end_unnamed(p);
+    else if (p->state != COT_DIALECT_IN_TEXT && p->state != COT_DIALECT_IN_SECTION)
         end_in_call(p);
     // white space at the end is text where nothing but text came, or where text came last
     if (!p->had_marker || (p->has_content && !p->has_called)) send_content(p, p->gap.data, p->gap.bytes);

@@ -61,7 +61,13 @@ static const row rows[] = {
     {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"a\\", "",
      "note({\"text\": \"a\\)", true},
     {"hermes", T("<tool_call>") "{\"name\": \"note\", ", "", "note()", true},
-    {"hermes", "a" T("<tool_call>") "{\"name\": \"no", "a<tool_call>{\"name\": \"no", "", true},
+    {"hermes", "a" T("<tool_call>") "{\"name\": \"no", "a", "", true},
+    {"hermes", "a" T("<tool_call>") "{\"name\": \"no", "a<tool_call>{\"name\": \"no", "", false},
+    {"qwen3-coder", T("<tool_call>") "\n<function=no", "", "", true},
+    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=n>1</parameter>\n<pa", "", "note({\"n\": 1})",
+     true},
+    {"kimi-k2", T("<|tool_calls_section_begin|>"), "", "", true},
+    {"llama3-json", "{\"name\": \"no", "{\"name\": \"no", "", true},
     // arguments within a string: an object, nothing, or something else; and cut
     {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": \" {\\\"n\\\": 1}\"}" T("</tool_call>"),
      "", "note( {\"n\": 1})", false},
@@ -293,6 +299,11 @@ static void test_forced_arguments(void **state)
     assert_string_equal(h.calls[0].arguments.data, "{\"x\": [1]}");
     assert_string_equal(h.content.data, "");
     heard_free(&h);
+    for (size_t bytes = 0; bytes < text.bytes; bytes++) { // cut anywhere nothing of it is content
+        h = heard_parse(&options, text.data, bytes, NULL, 0, true);
+        assert_string_equal(h.content.data, "");
+        heard_free(&h);
+    }
     cot_buffer_free(&text);
 }
 
