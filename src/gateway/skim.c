@@ -8,6 +8,7 @@ enum { MOST_DEPTH = 64, MOST_DIGITS = 18, MOST_EXPONENT_DIGITS = 2 };
 
 cot_skim cot_skim_of(const char *text, size_t bytes)
 {
+    if (!bytes) text = ""; // NULL has no end
     return (cot_skim){text, text + bytes, false, false};
 }
 

@@ -49,6 +49,7 @@ static void test_rows(void **state)
         if (!is_json(good[i], strlen(good[i]))) fail_msg("%s", good[i]);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (is_json(bad[i], strlen(bad[i]))) fail_msg("%s", bad[i]);
+    assert_false(is_json(NULL, 0)); // what a member that is missing holds
     for (size_t depth = 63; depth <= 66; depth++) {
         char text[160];
         memset(text, '[', depth);
