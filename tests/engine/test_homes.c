@@ -112,7 +112,7 @@ static cot_engine *open_two_ranks(const char *home_by, bool processes)
     return open_random("null", &(struct setting){.ranks = 2,
                                                  .attention = "dp",
                                                  .combine = "exact",
-                                                 .processes = processes,
+                                                 .processes = processes && CAN_FORK,
                                                  .step_tokens = 64,
                                                  .block_tokens = BLOCK,
                                                  .kv_tokens = 20 * CONTEXT,

@@ -156,7 +156,7 @@ static void experts_are_counted(void **state)
                             .pipeline = way < 2 * MOST_RANKS ? NULL : "s-moe",
                             .predict = way < 2 * MOST_RANKS ? NULL : "none",
                             .combine = "exact",
-                            .processes = draw(&seed) % 2,
+                            .processes = draw(&seed) % 2 && CAN_FORK,
                             .step_tokens = 30,
                             .block_tokens = BLOCK,
                             .sequences = 2};

@@ -36,7 +36,7 @@ static cot_engine_options options_for(const struct way *w, const char *interval)
                               .sequences = REQUESTS,
                               .half_life = 4096};
     cot_engine_options o = options_of(&s);
-    o.group.fabric = w->processes ? "processes" : NULL;
+    o.group.fabric = w->processes && CAN_FORK ? "processes" : NULL;
     o.experts.rebalance = w->mode;
     o.experts.rebalance_interval = interval;
     o.experts.moves_a_cycle = w->moves_a_cycle;

@@ -93,12 +93,6 @@ static void assert_replayed(const struct records *all, const struct record_of_ro
             }
 }
 
-#ifdef __SANITIZE_THREAD__
-enum { CAN_FORK = 0 }; // not once a process has had threads
-#else
-enum { CAN_FORK = 1 };
-#endif
-
 static void draw_setting(struct setting *s, uint64_t *seed)
 {
     static const char *const predictions[] = {"none", "oracle", "worst"};

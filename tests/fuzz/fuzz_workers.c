@@ -16,7 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (status != COT_OK && (!*error.message || f.count || f.entry)) abort();
     for (size_t i = 0; i < f.count; i++) {
         const cot_fleet_entry *e = &f.entry[i];
-        if (!e->name || !*e->name || !e->url || strncasecmp(e->url, "http://", 7)) abort();
+        if (!e->name || !*e->name || !e->url ||
+            (strncasecmp(e->url, "http://", 7) && strncasecmp(e->url, "https://", 8)))
+            abort();
         if (e->ranks < 0 || e->ranks > COT_FLEET_MOST_RANKS || (e->kv_replay && !e->kv_events)) abort();
         for (size_t j = 0; j < i; j++)
             if (!strcmp(f.entry[j].name, e->name)) abort();

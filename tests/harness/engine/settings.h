@@ -6,6 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whether a process that has threads, or has had some, may fork: not under the thread sanitizer. */
+#ifdef __SANITIZE_THREAD__
+enum { CAN_FORK = 0 };
+#else
+enum { CAN_FORK = 1 };
+#endif
+
 struct setting {
     const char *folder;
     int ranks, threads;
