@@ -12,20 +12,6 @@ enum {
     BEHIND,
 };
 
-static cot_dialect_look go(cot_dialect_parser *p, int state, size_t at)
-{
-    p->state = state;
-    p->at = at;
-    return COT_DIALECT_YES;
-}
-
-static cot_dialect_look fault(cot_dialect_parser *p, size_t at)
-{
-    p->at = at;
-    cot_dialect_unread_call(p);
-    return COT_DIALECT_YES;
-}
-
 /* Text up to a marker, a token or a byte that ends it, to `to`. YES: something else is at *at. */
 static cot_dialect_look take_text(cot_dialect_parser *p, cot_buffer *to, size_t *at, char end)
 {
@@ -93,17 +79,18 @@ static cot_dialect_look step_header(cot_dialect_parser *p)
     p->at = at;
     if (text != COT_DIALECT_YES) return text;
     cot_dialect_look look = p->state == HEADER ? cot_dialect_match(p, &p->id, at, &next) : COT_DIALECT_NO;
-    if (look == COT_DIALECT_YES) return go(p, IN_ID, next);
+    if (look == COT_DIALECT_YES) return cot_dialect_go(p, IN_ID, next);
     if (look == COT_DIALECT_MORE) return look;
     look = cot_dialect_match(p, &p->separator, at, &next);
     if (look == COT_DIALECT_MORE) return look;
     trim(&p->name);
     trim(&p->call_id);
     if (look == COT_DIALECT_NO)
-        return brace == '{' && p->in.data[at] == '{' ? go(p, ARGUMENTS, at) : fault(p, at);
-    if (!p->calls->has_kind) return go(p, ARGUMENTS, next);
+        return brace == '{' && p->in.data[at] == '{' ? cot_dialect_go(p, ARGUMENTS, at)
+                                                     : cot_dialect_fault(p, at);
+    if (!p->calls->has_kind) return cot_dialect_go(p, ARGUMENTS, next);
     p->name.bytes = 0;
-    return go(p, IN_LINE, next);
+    return cot_dialect_go(p, IN_LINE, next);
 }
 
 static cot_dialect_look step_line(cot_dialect_parser *p)
@@ -113,7 +100,7 @@ static cot_dialect_look step_line(cot_dialect_parser *p)
     p->at = at;
     if (look != COT_DIALECT_YES) return look;
     trim(&p->name);
-    return go(p, ARGUMENTS, at);
+    return cot_dialect_go(p, ARGUMENTS, at);
 }
 
 static cot_dialect_look step_arguments(cot_dialect_parser *p)
@@ -122,19 +109,19 @@ static cot_dialect_look step_arguments(cot_dialect_parser *p)
     size_t at = p->at, next;
     if (cot_dialect_skip_space(p, &at) != COT_DIALECT_NO) return COT_DIALECT_MORE;
     cot_dialect_look look = cot_dialect_match(p, &fence, at, &next);
-    if (look == COT_DIALECT_YES) return go(p, ARGUMENTS, next);
+    if (look == COT_DIALECT_YES) return cot_dialect_go(p, ARGUMENTS, next);
     if (look == COT_DIALECT_MORE) return look;
     if (p->in.data[at] == '{') {
-        if (!announce(p)) return fault(p, at);
+        if (!announce(p)) return cot_dialect_fault(p, at);
         p->scan = (cot_dialect_scan){0};
         p->sink = COT_DIALECT_SEND;
-        return go(p, IN_ARGUMENTS, at);
+        return cot_dialect_go(p, IN_ARGUMENTS, at);
     }
     look = cot_dialect_match(p, &p->call_end, at, &next);
     if (look == COT_DIALECT_MORE) return look;
-    if (look == COT_DIALECT_NO || !announce(p)) return fault(p, at);
+    if (look == COT_DIALECT_NO || !announce(p)) return cot_dialect_fault(p, at);
     cot_dialect_argue(p, "{}", 2);
-    return go(p, BEHIND, at);
+    return cot_dialect_go(p, BEHIND, at);
 }
 
 /* Behind the arguments: a fence, and the end marker. */
@@ -148,7 +135,7 @@ static cot_dialect_look step_behind(cot_dialect_parser *p)
     }
     if (cot_dialect_skip_space(p, &at) != COT_DIALECT_NO) return COT_DIALECT_MORE;
     cot_dialect_look look = cot_dialect_match(p, &fence, at, &next);
-    if (look == COT_DIALECT_YES) return go(p, BEHIND, next);
+    if (look == COT_DIALECT_YES) return cot_dialect_go(p, BEHIND, next);
     if (look == COT_DIALECT_MORE) return look;
     look = cot_dialect_match(p, &p->call_end, at, &next);
     if (look == COT_DIALECT_MORE) return look;
@@ -175,7 +162,7 @@ cot_dialect_look cot_dialect_step_headed(cot_dialect_parser *p)
         return step_arguments(p);
     case IN_ARGUMENTS:
         look = cot_dialect_scan_value(p);
-        return look == COT_DIALECT_YES ? go(p, BEHIND, p->at) : look;
+        return look == COT_DIALECT_YES ? cot_dialect_go(p, BEHIND, p->at) : look;
     default:
         return step_behind(p);
     }

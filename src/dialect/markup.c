@@ -13,20 +13,6 @@ enum {
     IN_VALUE,
 };
 
-static cot_dialect_look go(cot_dialect_parser *p, int state, size_t at)
-{
-    p->state = state;
-    p->at = at;
-    return COT_DIALECT_YES;
-}
-
-static cot_dialect_look fault(cot_dialect_parser *p, size_t at)
-{
-    p->at = at;
-    cot_dialect_unread_call(p);
-    return COT_DIALECT_YES;
-}
-
 static cot_dialect_look end_call(cot_dialect_parser *p, size_t at, bool loosely)
 {
     p->at = at;
@@ -87,7 +73,7 @@ static cot_dialect_look step_bare_name(cot_dialect_parser *p)
         if (look == COT_DIALECT_NO) look = cot_dialect_match(p, &p->call_end, at, &next);
         if (look != COT_DIALECT_NO) break;
         if (at - p->at > COT_DIALECT_NAME_BYTES || (unsigned char)p->in.data[at] >= COT_DIALECT_END)
-            return fault(p, at);
+            return cot_dialect_fault(p, at);
     }
     if (look == COT_DIALECT_MORE || (at == p->in.bytes && (!p->is_over || p->is_cut)))
         return COT_DIALECT_MORE;
@@ -100,9 +86,9 @@ static cot_dialect_look step_bare_name(cot_dialect_parser *p)
     }
     p->name.bytes = 0;
     cot_dialect_keep(p, &p->name, p->in.data + from, to - from);
-    if (!cot_dialect_is_name(p->name.data, p->name.bytes)) return fault(p, at);
+    if (!cot_dialect_is_name(p->name.data, p->name.bytes)) return cot_dialect_fault(p, at);
     announce(p);
-    return go(p, BODY, at);
+    return cot_dialect_go(p, BODY, at);
 }
 
 static cot_dialect_look step_open(cot_dialect_parser *p)
@@ -112,12 +98,12 @@ static cot_dialect_look step_open(cot_dialect_parser *p)
     if (p->done) p->begin = p->at;
     if (cot_dialect_skip_space(p, &at) != COT_DIALECT_NO) return COT_DIALECT_MORE;
     cot_dialect_look look = cot_dialect_match(p, &p->function, at, &next);
-    if (look == COT_DIALECT_YES) return go(p, IN_NAME, next);
+    if (look == COT_DIALECT_YES) return cot_dialect_go(p, IN_NAME, next);
     if (look == COT_DIALECT_MORE) return look;
     look = p->done ? cot_dialect_match(p, &p->call_end, at, &next) : COT_DIALECT_NO;
     if (look == COT_DIALECT_MORE) return look;
     if (look == COT_DIALECT_YES) return end_call(p, next, false);
-    return p->done ? end_call(p, at, true) : fault(p, at);
+    return p->done ? end_call(p, at, true) : cot_dialect_fault(p, at);
 }
 
 static cot_dialect_look step_name(cot_dialect_parser *p)
@@ -126,9 +112,10 @@ static cot_dialect_look step_name(cot_dialect_parser *p)
     size_t next;
     const cot_dialect_look look = take_word(p, &p->name, &end, &next);
     if (look == COT_DIALECT_MORE) return look;
-    if (look == COT_DIALECT_NO || !cot_dialect_is_name(p->name.data, p->name.bytes)) return fault(p, p->at);
+    if (look == COT_DIALECT_NO || !cot_dialect_is_name(p->name.data, p->name.bytes))
+        return cot_dialect_fault(p, p->at);
     announce(p);
-    return go(p, BODY, next);
+    return cot_dialect_go(p, BODY, next);
 }
 
 static cot_dialect_look step_body(cot_dialect_parser *p)
@@ -146,13 +133,13 @@ static cot_dialect_look step_body(cot_dialect_parser *p)
         const cot_dialect_look look = cot_dialect_match(p, tags[i].marker, at, &next);
         if (look == COT_DIALECT_MORE) return look;
         if (look == COT_DIALECT_NO) continue;
-        if (tags[i].state == IN_KEY) return go(p, IN_KEY, next);
+        if (tags[i].state == IN_KEY) return cot_dialect_go(p, IN_KEY, next);
         cot_dialect_argue(p, "}", 1);
         if (tags[i].state == COT_DIALECT_IN_TEXT) return end_call(p, next, false);
         p->done++;
         p->is_announced = false;
         p->begin = at;
-        return go(p, tags[i].state, next);
+        return cot_dialect_go(p, tags[i].state, next);
     }
     if (p->is_over && p->is_cut) return COT_DIALECT_MORE; // it may have become a tag
     size_t to = at + 1;                                   // prose within a call
@@ -171,8 +158,8 @@ static cot_dialect_look step_key(cot_dialect_parser *p)
     size_t next;
     const cot_dialect_look look = take_word(p, &p->key_text, &p->key_end, &next);
     if (look == COT_DIALECT_MORE) return look;
-    return look == COT_DIALECT_YES ? go(p, p->value.text ? BEFORE_VALUE : VALUE_BEGINS, next)
-                                   : go(p, BODY, p->at);
+    return look == COT_DIALECT_YES ? cot_dialect_go(p, p->value.text ? BEFORE_VALUE : VALUE_BEGINS, next)
+                                   : cot_dialect_go(p, BODY, p->at);
 }
 
 /* ---- values ---- */
@@ -195,7 +182,7 @@ static cot_dialect_look begin_value(cot_dialect_parser *p)
     p->items++;
     cot_dialect_argue_quoted(p, p->key_text.data, p->key_text.bytes);
     cot_dialect_argue(p, is_text(p) ? "\": \"" : "\": ", is_text(p) ? 4 : 3);
-    return go(p, IN_VALUE, at);
+    return cot_dialect_go(p, IN_VALUE, at);
 }
 
 static void take_value(cot_dialect_parser *p, const char *text, size_t bytes)
@@ -255,7 +242,7 @@ static cot_dialect_look step_value(cot_dialect_parser *p)
         if (look == COT_DIALECT_YES) {
             take_value(p, p->in.data + from, at - from);
             end_value(p);
-            return go(p, BODY, next);
+            return cot_dialect_go(p, BODY, next);
         }
         const cot_dialect_look token = cot_dialect_token(p, at, &name, &bytes, &behind);
         if (token == COT_DIALECT_MORE) break;
@@ -287,7 +274,7 @@ cot_dialect_look cot_dialect_step_markup(cot_dialect_parser *p)
         if (cot_dialect_skip_space(p, &at) != COT_DIALECT_NO) return COT_DIALECT_MORE;
         look = cot_dialect_match(p, &p->value, at, &next);
         if (look == COT_DIALECT_MORE) return look;
-        return look == COT_DIALECT_YES ? go(p, VALUE_BEGINS, next) : go(p, BODY, at);
+        return look == COT_DIALECT_YES ? cot_dialect_go(p, VALUE_BEGINS, next) : cot_dialect_go(p, BODY, at);
     case VALUE_BEGINS:
         return begin_value(p);
     default:

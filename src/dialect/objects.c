@@ -37,18 +37,11 @@ static cot_dialect_look fault(cot_dialect_parser *p)
     return COT_DIALECT_YES;
 }
 
-static cot_dialect_look go(cot_dialect_parser *p, int state, size_t at)
-{
-    p->state = state;
-    p->at = at;
-    return COT_DIALECT_YES;
-}
-
 static void begin_object(cot_dialect_parser *p, size_t at)
 {
     p->is_announced = p->has_name = p->has_arguments = false;
     p->name.bytes = p->early.bytes = 0;
-    go(p, KEY, at + 1);
+    cot_dialect_go(p, KEY, at + 1);
 }
 
 /* The call can be told: its name is known, and it has arguments, or an end. */
@@ -74,7 +67,7 @@ static cot_dialect_look step_between(cot_dialect_parser *p)
     const char c = p->in.data[at];
     if (p->state == BEFORE && c == '[' && (!p->is_bare || !p->calls->call) && !p->is_list) {
         p->is_list = true;
-        return go(p, BEFORE, at + 1);
+        return cot_dialect_go(p, BEFORE, at + 1);
     }
     if (c == '{' && (p->state == BEFORE || !p->is_list)) {
         begin_object(p, at);
@@ -84,7 +77,8 @@ static cot_dialect_look step_between(cot_dialect_parser *p)
         p->at = at;
         return fault(p);
     }
-    if (p->is_list && c == ',') {
+    // what stands between calls of a list, and between those that have no marks of their own
+    if (p->is_list ? c == ',' : c == ';' && !p->call_end.text) {
         size_t behind = at + 1;
         const cot_dialect_look space = cot_dialect_skip_space(p, &behind);
         if (space == COT_DIALECT_MORE || (space == COT_DIALECT_YES && p->is_cut)) return COT_DIALECT_MORE;
@@ -101,16 +95,7 @@ static cot_dialect_look step_between(cot_dialect_parser *p)
             cot_dialect_end_call(p);
             return COT_DIALECT_YES;
         }
-        return go(p, BETWEEN, at + 1);
-    }
-    if (c == ';' && !p->call_end.text && !p->is_list) {
-        size_t behind = at + 1;
-        const cot_dialect_look space = cot_dialect_skip_space(p, &behind);
-        if (space == COT_DIALECT_MORE || (space == COT_DIALECT_YES && p->is_cut)) return COT_DIALECT_MORE;
-        if (space == COT_DIALECT_NO && p->in.data[behind] == '{') {
-            begin_object(p, behind);
-            return COT_DIALECT_YES;
-        }
+        return cot_dialect_go(p, BETWEEN, at + 1);
     }
     const cot_dialect_look look = cot_dialect_match(p, &p->call_end, at, &next);
     if (look == COT_DIALECT_MORE) return look;
@@ -127,7 +112,7 @@ static cot_dialect_look end_object(cot_dialect_parser *p, size_t at)
     if (!p->is_announced && p->is_bare && p->calls->call && !p->has_arguments) return fault(p);
     if (!announce(p)) return fault(p);
     if (!p->has_arguments) cot_dialect_argue(p, "{}", 2);
-    return go(p, BETWEEN, at);
+    return cot_dialect_go(p, BETWEEN, at);
 }
 
 static cot_dialect_look step_key(cot_dialect_parser *p)
@@ -136,10 +121,10 @@ static cot_dialect_look step_key(cot_dialect_parser *p)
     if (cot_dialect_skip_space(p, &at) != COT_DIALECT_NO) return COT_DIALECT_MORE;
     const char c = p->in.data[at];
     if (c == '}') return end_object(p, at + 1);
-    if (c == ',') return go(p, KEY, at + 1);
+    if (c == ',') return cot_dialect_go(p, KEY, at + 1);
     if (c != '"') { // the object's end is missing
         p->at = at;
-        return p->is_announced ? go(p, BETWEEN, at) : fault(p);
+        return p->is_announced ? cot_dialect_go(p, BETWEEN, at) : fault(p);
     }
     size_t end = at + 1;
     while (end < p->in.bytes && p->in.data[end] != '"' && (unsigned char)p->in.data[end] < COT_DIALECT_END)
@@ -149,7 +134,7 @@ static cot_dialect_look step_key(cot_dialect_parser *p)
     if (end >= p->in.bytes) return COT_DIALECT_MORE;
     p->key_text.bytes = 0;
     cot_dialect_keep(p, &p->key_text, p->in.data + at + 1, end - at - 1);
-    return go(p, COLON, end + 1);
+    return cot_dialect_go(p, COLON, end + 1);
 }
 
 static member member_of(const cot_dialect_parser *p)
@@ -173,7 +158,7 @@ static cot_dialect_look step_value(cot_dialect_parser *p)
     if (m == NAME) {
         if (c != '"') return fault(p);
         p->sink = COT_DIALECT_KEEP;
-        return go(p, IN_NAME, at);
+        return cot_dialect_go(p, IN_NAME, at);
     }
     if (m == OTHER) {
         // an answer in JSON is not held back until its end
@@ -181,18 +166,18 @@ static cot_dialect_look step_value(cot_dialect_parser *p)
             strcmp(p->key_text.data, "id") != 0)
             return fault(p);
         p->sink = COT_DIALECT_DROP;
-        return go(p, IN_OTHER, at);
+        return cot_dialect_go(p, IN_OTHER, at);
     }
     if (c == '{') {
         announce(p);
         if (p->has_name && !p->is_announced) return fault(p);
         p->has_arguments = true;
         p->sink = p->is_announced ? COT_DIALECT_SEND : COT_DIALECT_KEEP;
-        return go(p, IN_ARGUMENTS, at);
+        return cot_dialect_go(p, IN_ARGUMENTS, at);
     }
     if (c != '"' && c != 'n') return fault(p);
     p->sink = c == '"' ? COT_DIALECT_KEEP : COT_DIALECT_DROP; // null is none
-    return go(p, c == '"' ? IN_ARGUMENTS_TEXT : IN_OTHER, at);
+    return cot_dialect_go(p, c == '"' ? IN_ARGUMENTS_TEXT : IN_OTHER, at);
 }
 
 static bool is_object(const char *text, size_t bytes)
@@ -219,7 +204,7 @@ static cot_dialect_look take_string(cot_dialect_parser *p)
         if (p->has_name) good = announce(p);
     }
     json_decref(string);
-    return good ? go(p, KEY, p->at) : fault(p);
+    return good ? cot_dialect_go(p, KEY, p->at) : fault(p);
 }
 
 static cot_dialect_look step_scan(cot_dialect_parser *p)
@@ -228,7 +213,7 @@ static cot_dialect_look step_scan(cot_dialect_parser *p)
     const cot_dialect_look look = cot_dialect_scan_value(p);
     if (look != COT_DIALECT_YES) return look;
     if (p->state == IN_NAME || p->state == IN_ARGUMENTS_TEXT) return take_string(p);
-    return go(p, KEY, p->at);
+    return cot_dialect_go(p, KEY, p->at);
 }
 
 cot_dialect_look cot_dialect_step_objects(cot_dialect_parser *p)
@@ -242,7 +227,7 @@ cot_dialect_look cot_dialect_step_objects(cot_dialect_parser *p)
         return step_key(p);
     case COLON:
         if (cot_dialect_skip_space(p, &at) != COT_DIALECT_NO) return COT_DIALECT_MORE;
-        return p->in.data[at] == ':' ? go(p, VALUE, at + 1) : fault(p);
+        return p->in.data[at] == ':' ? cot_dialect_go(p, VALUE, at + 1) : fault(p);
     case VALUE:
         return step_value(p);
     default:

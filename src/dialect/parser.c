@@ -202,6 +202,20 @@ void cot_dialect_unread_call(cot_dialect_parser *p)
     cot_dialect_say_raw(p, p->begin, p->at);
 }
 
+cot_dialect_look cot_dialect_go(cot_dialect_parser *p, int state, size_t at)
+{
+    p->state = state;
+    p->at = at;
+    return COT_DIALECT_YES;
+}
+
+cot_dialect_look cot_dialect_fault(cot_dialect_parser *p, size_t at)
+{
+    p->at = at;
+    cot_dialect_unread_call(p);
+    return COT_DIALECT_YES;
+}
+
 void cot_dialect_end_call(cot_dialect_parser *p)
 {
     p->begin = p->at;
@@ -449,11 +463,7 @@ static cot_dialect_look step_section(cot_dialect_parser *p)
     if (look == COT_DIALECT_MORE) return look;
     look = cot_dialect_match(p, &p->section_end, at, &next);
     if (look == COT_DIALECT_MORE) return look;
-    if (is_first) { // no call begins
-        p->at = at;
-        cot_dialect_unread_call(p);
-        return COT_DIALECT_YES;
-    }
+    if (is_first) return cot_dialect_fault(p, at); // no call begins
     p->in_section = false;
     p->state = COT_DIALECT_IN_TEXT;
     p->ends_loosely = look != COT_DIALECT_YES;

@@ -109,6 +109,10 @@ bool cot_dialect_keep(cot_dialect_parser *p, cot_buffer *buffer, const char *tex
 void cot_dialect_begin_call(cot_dialect_parser *p, size_t begin, size_t at, bool is_bare);
 /* What began as a call is content up to `at`. */
 void cot_dialect_unread_call(cot_dialect_parser *p);
+/* A form goes on at `at` in a state of its own. YES. */
+cot_dialect_look cot_dialect_go(cot_dialect_parser *p, int state, size_t at);
+/* The call is none: cot_dialect_unread_call at `at`. YES. */
+cot_dialect_look cot_dialect_fault(cot_dialect_parser *p, size_t at);
 /* The call, or list of calls, has ended at `at`: content again, or the next call of a section. */
 void cot_dialect_end_call(cot_dialect_parser *p);
 /* The tool of a name; NULL: there is none. */
