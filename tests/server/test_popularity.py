@@ -14,40 +14,22 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
     python = need("kv-events", "pyzmq==27.3.0", "msgspec==0.22.0")
     os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
 
-import msgspec  # noqa: E402
-import zmq  # noqa: E402
+from following import Follower  # noqa: E402
 from serving import MODEL, SECONDS, Server, free_ports, run  # noqa: E402
 
 ASKED = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}
 TEXTS = ["Once upon a time there was a girl who lived in a village near the forest with her old grandmother and a dog", "def main():", "1 + 2 = 3, 4 + 5 = 9, 6 + 7 = 13"]
 
 
-class Follower:
-    """A subscriber, and what it has got."""
-
-    def __init__(self, port):
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.SUB)
-        self.socket.connect(f"tcp://127.0.0.1:{port}")
-        self.socket.subscribe("")
-        self.frames = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.context.destroy(linger=0)
-
+class PopularityFollower(Follower):
     def until(self, holds):
         end = time.monotonic() + SECONDS
         while not holds():
             assert time.monotonic() < end, len(self.frames)
-            if self.socket.poll(100):
-                self.frames.append(self.socket.recv_multipart())
+            self.take(0.1)
 
     def told(self, kind):
-        messages = [msgspec.msgpack.decode(payload) for _, _, payload in self.frames]
-        return [message[kind] for message in messages if kind in message]
+        return [message[kind] for message in self.messages() if kind in message]
 
 
 def near(a, b):
@@ -72,7 +54,7 @@ class Popularity(unittest.TestCase):
         for options in ((), ("--attention", "tp"), ("--fabric", "processes")):
             port = free_ports(1)
             endpoint = f"tcp://127.0.0.1:{port}"
-            with self.subTest(options=options), Server("--ranks", 4, "--popularity-endpoint", endpoint, "--popularity-half-life", 1000, *options) as server, Follower(port) as follower:
+            with self.subTest(options=options), Server("--ranks", 4, "--popularity-endpoint", endpoint, "--popularity-half-life", 1000, *options) as server, PopularityFollower(port) as follower:
                 worker = json.loads(server.get("/worker")[1])
                 self.assertEqual(worker["popularity"], {"endpoint": endpoint, "topic": "popularity", "layers": 6, "experts": 32, "cells": 192, "layers_every": 1, "top_k": 4, "every": 1})
                 self.assertEqual(sum(popularity(server)["tokens"]), 0)

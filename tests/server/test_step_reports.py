@@ -14,36 +14,14 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
     os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
 
 import msgspec  # noqa: E402
-import zmq  # noqa: E402
+from following import Follower  # noqa: E402
 from serving import MODEL, SECONDS, Server, free_ports, run  # noqa: E402
 from test_metrics import load, scrape, settled, total  # noqa: E402
 
 RANKS = {"tokens": "routed_tokens", "activations": "activations", "local": "local_activations", "sends": "remote_sends", "distinct_experts": "distinct_experts"}
 
 
-class Follower:
-    """A subscriber, and the numbers and reports that it has got."""
-
-    def __init__(self, port):
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.SUB)
-        self.socket.connect(f"tcp://127.0.0.1:{port}")
-        self.socket.subscribe("")
-        self.frames = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.context.destroy(linger=0)
-
-    def take(self, seconds):
-        """Whether something came in that time."""
-        if not self.socket.poll(seconds * 1000):
-            return False
-        self.frames.append(self.socket.recv_multipart())
-        return True
-
+class StepFollower(Follower):
     def join(self, server):
         """Until it hears of steps, of all there have been: what the counters are then."""
         while not self.take(0.1):
@@ -54,16 +32,13 @@ class Follower:
         """The metrics at rest, of so many tokens at least, and all reports up to their last step."""
         metrics = settled(server, tokens)
         end = time.monotonic() + SECONDS
-        while self.reports()[-1]["step"] < total(metrics, "coterie:steps_total"):
-            assert self.take(1) or time.monotonic() < end, (self.reports()[-1], metrics["coterie:steps_total"])
-        while total(metrics, "coterie:steps_total") < self.reports()[-1]["step"]:  # the counters are gathered once a second
+        while self.messages()[-1]["step"] < total(metrics, "coterie:steps_total"):
+            assert self.take(1) or time.monotonic() < end, (self.messages()[-1], metrics["coterie:steps_total"])
+        while total(metrics, "coterie:steps_total") < self.messages()[-1]["step"]:  # the counters are gathered once a second
             assert time.monotonic() < end
             time.sleep(0.05)
             metrics = scrape(server)
         return metrics
-
-    def reports(self):
-        return [msgspec.msgpack.decode(payload) for _, _, payload in self.frames]
 
 
 class StepReports(unittest.TestCase):
@@ -71,7 +46,7 @@ class StepReports(unittest.TestCase):
         for ranks, options in ((1, ()), (3, ("--attention", "dp")), (2, ("--attention", "tp")), (2, ("--fabric", "processes"))):
             port = free_ports(1)
             with self.subTest(ranks=ranks, options=options), Server("--ranks", ranks, "--step-reports-endpoint", f"tcp://127.0.0.1:{port}", *options) as server:
-                with Follower(port) as follower:
+                with StepFollower(port) as follower:
                     before = follower.join(server)
                     tokens = load(server, 6)
                     after = follower.follow(server, tokens + total(before, "coterie:step_tokens_total"))
@@ -82,10 +57,10 @@ class StepReports(unittest.TestCase):
         numbers = [int.from_bytes(number, "big") for _, number, _ in follower.frames]
         self.assertEqual(numbers, list(range(numbers[0], numbers[0] + len(numbers))))
         self.assertEqual({topic for topic, _, _ in follower.frames}, {b"steps"})
-        steps = [report["step"] for report in follower.reports()]
+        steps = [report["step"] for report in follower.messages()]
         self.assertEqual(steps, list(range(steps[0], steps[0] + len(steps))))
         first = total(before, "coterie:steps_total")
-        reports = [report for report in follower.reports() if report["step"] > first]
+        reports = [report for report in follower.messages() if report["step"] > first]
 
         def grown(name, **labels):
             return total(after, f"coterie:{name}", **labels) - total(before, f"coterie:{name}", **labels)
@@ -119,7 +94,7 @@ class StepReports(unittest.TestCase):
         port = free_ports(2)
         config = json.dumps({"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{port}"})
         with Server("--kv-events-config", config, "--step-reports-endpoint", f"tcp://127.0.0.1:{port + 1}") as server:
-            with Follower(port) as events, Follower(port + 1) as steps:
+            with Follower(port) as events, StepFollower(port + 1) as steps:
                 steps.join(server)
                 while not events.take(0.1):
                     server.complete([len(steps.frames) + i for i in range(60)], max_tokens=1)

@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from serving import MODEL, Server, Shared, mock, run, temporary, texts
+from serving import MODEL, Constrained, Server, mock, run, temporary, texts
 
 GOLDEN = pathlib.Path(os.environ["COT_SHARED"]) / "golden/agents/schemas.jsonl"
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
@@ -60,16 +60,7 @@ WAYS = [
 ]
 
 
-class Structured(Shared):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        status, answer = cls.server.post("/v1/completions", {"prompt": "x", "regex": "a", "max_tokens": 3})
-        if status != 200:
-            print("SKIPPED:", answer["error"]["message"], file=sys.stderr)
-            super().tearDownClass()
-            raise unittest.SkipTest("no llguidance")
-
+class Structured(Constrained):
     def ended(self, body, path="/v1/completions"):
         """The texts of the choices that ended by themselves."""
         status, answer = self.server.post(path, body)

@@ -3,10 +3,9 @@
 Needs llguidance (tools/get-llguidance), which also makes the model write what a test wants."""
 
 import json
-import sys
 import unittest
 
-from serving import SOURCE, Shared
+from serving import SOURCE, Constrained
 
 TOOLS = [
     {"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {
@@ -19,17 +18,8 @@ QUOTES = {"2": 100, "93": 50}  # wherever a text may begin or end, else where an
 NAMED = {"type": "function", "function": {"name": "tide"}}
 
 
-class Tools(Shared):
+class Tools(Constrained):
     options = ("--chat-template", SOURCE / "examples/tools.jinja", "--reasoning-parser", "think")
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        status, answer = cls.server.post("/v1/completions", {"prompt": "x", "regex": "a", "max_tokens": 3})
-        if status != 200:
-            print("SKIPPED:", answer["error"]["message"], file=sys.stderr)
-            super().tearDownClass()
-            raise unittest.SkipTest("no llguidance")
 
     def ask(self, **fields):
         status, answer = self.server.post("/v1/chat/completions", ASK | fields)
