@@ -1,10 +1,7 @@
 /* A whole model, and the benchmark, with operator `cuda` over an emulated device: weights come out of a checkpoint by way of the
  * operator's own layout, and give the same text as the CPU's operator. */
 #include "expect.h"
-
-#include "emulate/driver.h"
-
-#include "cuda/module/operator.h"
+#include "known_device.h"
 
 extern "C" {
 #include "harness/seed.h"
@@ -15,30 +12,6 @@ extern "C" {
 
 #include <cstring>
 #include <vector>
-
-static const int all_majors[] = {8, 9, 10, 12, 0};
-static const cot_cuda_image image = {"kernels", "more kernels", 13000, all_majors, "compute capability 9.x"};
-
-static emulate::Device *device;
-static cot_cuda_device found;
-
-static int begin(void **)
-{
-    device = new emulate::Device;
-    device->options.seed = test_seed();
-    device->multiprocessors = 3;
-    if (cot_cuda_device_open(&found, device->driver(), &image, nullptr) != COT_OK) return -1;
-    cot_cuda_operator_use(&found);
-    cot_moe_operator_add(&cot_cuda_operator);
-    return 0;
-}
-
-static int end(void **)
-{
-    cot_cuda_device_close(&found);
-    delete device;
-    return 0;
-}
 
 static bool take_token(void *context, uint64_t, int32_t token)
 {

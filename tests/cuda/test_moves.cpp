@@ -1,10 +1,7 @@
 /* Experts that move while a model serves with operator `cuda`, over an emulated device, which keeps copies of all slots: each that has
  * come is stored there anew before steps find it. Texts and logits are those of an engine whose experts stay, to the bit. */
 #include "expect.h"
-
-#include "emulate/driver.h"
-
-#include "cuda/module/operator.h"
+#include "known_device.h"
 
 extern "C" {
 #include "harness/seed.h"
@@ -20,30 +17,6 @@ extern "C" {
 #include <vector>
 
 enum { RANKS = 2, SPARE = 1, PROMPT = 3, TOKENS = 8 };
-
-static const int all_majors[] = {8, 9, 10, 12, 0};
-static const cot_cuda_image image = {"kernels", "more kernels", 13000, all_majors, "compute capability 9.x"};
-
-static emulate::Device *device;
-static cot_cuda_device found;
-
-static int begin(void **)
-{
-    device = new emulate::Device;
-    device->options.seed = test_seed();
-    device->multiprocessors = 3;
-    if (cot_cuda_device_open(&found, device->driver(), &image, nullptr) != COT_OK) return -1;
-    cot_cuda_operator_use(&found);
-    cot_moe_operator_add(&cot_cuda_operator);
-    return 0;
-}
-
-static int end(void **)
-{
-    cot_cuda_device_close(&found);
-    delete device;
-    return 0;
-}
 
 static cot_engine *must_open(void)
 {

@@ -54,31 +54,59 @@ static void run_until(struct event_base *base, const int *ends, int wanted, cons
     }
 }
 
+/* A publisher and who follows it, of one context. */
+typedef struct pair {
+    struct event_base *base;
+    void *context;
+    heard *heard;
+    cot_publisher *publisher;
+    cot_subscriber *subscriber;
+    cot_subscriber_options follow;
+} pair;
+
+/* `looped`: the subscriber takes what comes by itself. The test closes both. */
+static void open_pair(pair *a, bool looped)
+{
+    cot_error error;
+    *a = (pair){.base = event_base_new(),
+                .context = cot_publisher_context_open(),
+                .heard = calloc(1, sizeof *a->heard)};
+    assert_non_null(a->base);
+    assert_non_null(a->context);
+    assert_non_null(a->heard);
+    const cot_publisher_options options = {"inproc://live", "inproc://again", "topic", KEEP, 10 * SENT};
+    if (cot_publisher_open(&a->publisher, a->context, a->base, &options, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    a->follow = (cot_subscriber_options){.endpoint = "inproc://live",
+                                         .replay_endpoint = "inproc://again",
+                                         .topic = "topic",
+                                         .max_bytes = MOST_BYTES,
+                                         .on_message = on_message,
+                                         .on_replay_end = on_replay_end,
+                                         .context = a->heard};
+    if (cot_subscriber_open(&a->subscriber, a->context, looped ? a->base : NULL, &a->follow, &error) !=
+        COT_OK)
+        fail_msg("%s", error.message);
+}
+
+static void close_pair(pair *a)
+{
+    cot_publisher_context_close(a->context);
+    event_base_free(a->base);
+    free(a->heard);
+}
+
 static void test_follows(void **state)
 {
     (void)state;
     const uint64_t seed = test_seed();
-    struct event_base *base = event_base_new();
-    void *context = cot_publisher_context_open();
-    cot_publisher *p;
-    cot_subscriber *s;
-    cot_error error;
-    heard *h = calloc(1, sizeof *h);
-    assert_non_null(base);
-    assert_non_null(context);
-    assert_non_null(h);
-    const cot_publisher_options options = {"inproc://live", "inproc://again", "topic", KEEP, 10 * SENT};
-    if (cot_publisher_open(&p, context, base, &options, &error) != COT_OK) fail_msg("%s", error.message);
-    const cot_subscriber_options follow = {.endpoint = "inproc://live",
-                                           .replay_endpoint = "inproc://again",
-                                           .topic = "topic",
-                                           .max_bytes = MOST_BYTES,
-                                           .on_message = on_message,
-                                           .on_replay_end = on_replay_end,
-                                           .context = h};
-    if (cot_subscriber_open(&s, context, base, &follow, &error) != COT_OK) fail_msg("%s", error.message);
+    pair a;
+    open_pair(&a, true);
+    struct event_base *base = a.base;
+    heard *h = a.heard;
+    cot_subscriber *s = a.subscriber;
     event_base_loop(base, EVLOOP_NONBLOCK);
-    for (uint64_t n = 0; n < SENT; n++) publish(p, n);
+    for (uint64_t n = 0; n < SENT; n++) publish(a.publisher, n);
     run_until(base, &h->ends, 0, &h->live[SENT - 1]);
     for (size_t n = 0; n < SENT; n++) assert_int_equal(h->live[n], 1);
     for (int i = 0; i < 5; i++) {
@@ -93,21 +121,20 @@ static void test_follows(void **state)
     assert_int_equal(h->ends, 5);
     for (size_t n = 0; n < SENT; n++) assert_int_equal(h->live[n], 1); // none of them twice
     cot_subscriber_close(s);
-    cot_publisher_close(p);
+    cot_publisher_close(a.publisher);
 
     // without replays nothing can be asked
-    cot_subscriber_options plain = follow;
+    cot_error error;
+    cot_subscriber_options plain = a.follow;
     plain.replay_endpoint = NULL;
     plain.endpoint = "tcp://127.0.0.1:1"; // where nobody is yet
-    if (cot_subscriber_open(&s, context, base, &plain, &error) != COT_OK) fail_msg("%s", error.message);
+    if (cot_subscriber_open(&s, a.context, base, &plain, &error) != COT_OK) fail_msg("%s", error.message);
     assert_false(cot_subscriber_ask(s, 0));
     cot_subscriber_close(s);
     plain.endpoint = "nowhere";
-    assert_int_equal(cot_subscriber_open(&s, context, base, &plain, &error), COT_INVALID_ARGUMENT);
+    assert_int_equal(cot_subscriber_open(&s, a.context, base, &plain, &error), COT_INVALID_ARGUMENT);
     assert_null(s);
-    cot_publisher_context_close(context);
-    event_base_free(base);
-    free(h);
+    close_pair(&a);
 }
 
 static void test_frames(void **state)
@@ -138,35 +165,19 @@ static void test_frames(void **state)
 static void test_taken(void **state)
 {
     (void)state;
-    struct event_base *base = event_base_new();
-    void *context = cot_publisher_context_open();
-    cot_publisher *p;
-    cot_subscriber *s;
-    cot_error error;
-    heard *h = calloc(1, sizeof *h);
-    assert_non_null(base);
-    assert_non_null(context);
-    assert_non_null(h);
-    const cot_publisher_options options = {"inproc://live", "inproc://again", "topic", KEEP, 10 * SENT};
-    if (cot_publisher_open(&p, context, base, &options, &error) != COT_OK) fail_msg("%s", error.message);
-    const cot_subscriber_options follow = {.endpoint = "inproc://live",
-                                           .replay_endpoint = "inproc://again",
-                                           .topic = "topic",
-                                           .max_bytes = MOST_BYTES,
-                                           .on_message = on_message,
-                                           .context = h};
-    if (cot_subscriber_open(&s, context, NULL, &follow, &error) != COT_OK) fail_msg("%s", error.message);
+    pair a;
+    open_pair(&a, false);
+    heard *h = a.heard;
+    cot_subscriber *s = a.subscriber;
     cot_subscriber_take(s);
-    for (uint64_t n = 0; n < SENT; n++) publish(p, n);
+    for (uint64_t n = 0; n < SENT; n++) publish(a.publisher, n);
     assert_int_equal(h->live[0], 0);
     cot_subscriber_take(s);
     for (size_t n = 0; n < SENT; n++) assert_int_equal(h->live[n], 1);
     assert_false(cot_subscriber_ask(s, 0));
     cot_subscriber_close(s);
-    cot_publisher_close(p);
-    cot_publisher_context_close(context);
-    event_base_free(base);
-    free(h);
+    cot_publisher_close(a.publisher);
+    close_pair(&a);
 }
 
 int main(void)
