@@ -1,4 +1,4 @@
-/* What experts that move cost those who wait for tokens: pairs of runs of the same requests, one with experts that stay and one whose
+/* Measures what experts that move cost those who wait for tokens: pairs of runs of the same requests, one with experts that stay and one whose
  * experts are dealt anew as soon as they are where they were to be, with the share of a step that `--migration-share` gives them. Texts
  * are compared.
  *

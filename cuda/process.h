@@ -598,7 +598,7 @@ COT_DEVICE void put_product(const fused_warp<S> &w, const typename Engine::sums 
     if (w.shared->dry) fetch_ahead<Engine>(w, lane, part);
 }
 
-/* What follows from a product that all have done. By all threads; a warp that adds up a token's columns and the one that counts wait for
+/* Ends a product that all have done: what follows from it is told. By all threads; a warp that adds up a token's columns and the one that counts wait for
  * each other nowhere. */
 template <typename Engine, scope S>
 COT_DEVICE void end_product(const fused_warp<S> &w, uint64_t word, int tile)

@@ -83,8 +83,8 @@ struct tile_team {
     int barrier;     // 0..15
 };
 
-/* What is known of a tile that is asked for: where the thread reads its chunk of each row that it copies, of which a shape uses as many as
- * it copies rows; and how large A is. */
+/* A tile that is asked for keeps in registers where the thread reads its chunk of each row that it copies, of which a shape uses as many as
+ * it copies rows; and how large A is, so that the job is not looked at again. */
 struct mma_asked {
     const unsigned char *a[4], *b[8];
     int rows, k;
@@ -139,7 +139,7 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape
 
     static __device__ __forceinline__ int stages_of(const asked &all) { return (all.k + K - 1) / K; }
 
-    /* What copies need. */
+    /* Works out where this thread copies from and to, before the first stage is asked for. */
     __device__ __forceinline__ void begin_copies(const asked &all, unsigned char *shared, uint32_t thread)
     {
         const int row = static_cast<int>(thread / CHUNKS), chunk = static_cast<int>(thread % CHUNKS);

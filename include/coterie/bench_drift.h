@@ -1,4 +1,4 @@
-/* What it is worth to move experts when what is asked changes: recorded routing whose domain changes half-way, through the engine's loop,
+/* Judges what it is worth to move experts when what is asked changes: recorded routing whose domain changes half-way, through the engine's loop,
  * under several ways to place experts, each step judged by a model of what ranks take.
  *
  * The loop composes steps as it does for a group of ranks: a token of each sequence a step, another sequence from the list when one is

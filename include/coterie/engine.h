@@ -269,7 +269,7 @@ void cot_engine_cycle_free(cot_engine_cycle *cycle); /* an empty one is fine */
  * under way; from within a callback; OUT_OF_MEMORY; PEER_FAILED. */
 cot_status cot_engine_rebalance(cot_engine_cycle *cycle, cot_engine *engine, bool dry, cot_error *error);
 
-/* What has come of it since the engine was opened, dry cycles left out. */
+/* The counts of what rebalancing has done since the engine was opened, dry cycles left out. */
 typedef struct cot_engine_rebalancing {
     const char *mode; /* as the options spell it */
     int64_t moved, stayed,
