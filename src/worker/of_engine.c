@@ -5,74 +5,23 @@
  *
  * The engine's thread works as its rank 0. It sleeps when nothing is left to do. What happens in a step is written down in
  * records that the loop takes over as a whole. */
+#include "worker/engine_backend.h"
+
 #include "coterie/constraint.h"
-#include "coterie/worker.h"
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/thread.h"
-#include "net/wake.h"
 #include "worker/engine_documents.h"
 #include "worker/fingerprint.h"
-#include "worker/kv_events.h"
-#include "worker/moves.h"
-#include "worker/popularity_topic.h"
-#include "worker/records.h"
 
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Jobs in the order in which they were ordered. */
-typedef struct order_list {
-    cot_job *first, *last;
-} order_list;
-
-typedef struct engine_backend {
-    cot_backend base;
-    cot_backend_info info;
-    cot_engine *engine;
-    /* Of the start; constant from then on. */
-    cot_backend_owner owner;
-    cot_kv_events *kv;           // NULL: nobody follows the cache
-    cot_step_reports *reports;   // NULL: nor steps
-    cot_popularity_topic *topic; // NULL: nor what is called
-    bool runs;                   // there is a thread
-    pthread_t thread;
-    cot_wake news; // there are records
-
-    pthread_mutex_t lock; // of what follows
-    pthread_cond_t changed;
-    order_list submitted, cancelled;
-    bool ends, flushes;                  // flushes: events of the KV cache are to be seen to
-    bool views, view_ready, view_failed; // a view is asked for; the loop has not had it yet; there is none
-    cot_backend_view view;               // the engine's thread's until it is ready, then the loop's
-    cot_records records;                 // of whole steps, for the loop
-    cot_backend_state state;
-    bool failure_known;          // the loop was woken for it
-    bool gone;                   // the ranks are, after a failure
-    cot_backend_metrics metrics; // the newest, which the loop has not taken; all zero: none
-    cot_worker_moves moves;
-    cot_backend_popularity popularity; // the newest; empty: none yet
-
-    /* The engine's thread alone. */
-    cot_records step; // what is told since `records` was last taken
-    cot_job *live;    // jobs that the engine has
-    size_t live_count;
-    int64_t prompt_tokens;               // of admitted jobs, without output_tokens
-    int64_t gathered_ns, gathered_steps; // when the ranks' counters were last gathered, and of how many steps
-    cot_backend_rank *reported;          // [ranks] of the step that is told
-
-    /* The loop's thread alone. */
-    cot_records reading;
-    cot_backend_metrics shown;
-    bool failure_told, gone_told;
-} engine_backend;
-
 /* ---- what the engine tells, on its thread ---- */
 
 /* The last record of a job, told in this step, if it was a token's: the end of the sequence goes with it. */
-static cot_record *last_token_of(engine_backend *b, const cot_job *job)
+static cot_record *last_token_of(cot_worker_engine *b, const cot_job *job)
 {
     for (size_t i = b->step.count; i > 0; i--) {
         cot_record *record = &b->step.list[i - 1];
@@ -90,7 +39,7 @@ static void fail_for_memory(cot_job *job)
 static void on_admit(void *context, uint64_t request, int64_t cached_tokens)
 {
     cot_job *job = context;
-    engine_backend *b = job->backend;
+    cot_worker_engine *b = job->backend;
     (void)request;
     cot_record *record = cot_records_add(&b->step, job, COT_JOB_ADMITTED);
     if (!record)
@@ -100,7 +49,7 @@ static void on_admit(void *context, uint64_t request, int64_t cached_tokens)
     b->prompt_tokens += job->request.prompt_tokens - job->request.output_tokens;
 }
 
-static void add_text(engine_backend *b, cot_record *record, const char *text, size_t bytes)
+static void add_text(cot_worker_engine *b, cot_record *record, const char *text, size_t bytes)
 {
     if (!cot_records_add_text(&b->step, record, text, bytes)) fail_for_memory(record->job);
 }
@@ -108,7 +57,7 @@ static void add_text(engine_backend *b, cot_record *record, const char *text, si
 static void on_sampled(void *context, uint64_t request, const cot_sampled *sampled)
 {
     cot_job *job = context;
-    engine_backend *b = job->backend;
+    cot_worker_engine *b = job->backend;
     (void)request;
     cot_record *record = cot_records_add(&b->step, job, COT_JOB_TOKEN);
     if (!record || !cot_records_set_sampled(&b->step, record, sampled)) fail_for_memory(job);
@@ -132,7 +81,7 @@ static bool on_token(void *context, uint64_t request, int32_t token)
 static void on_logits(void *context, uint64_t request, int64_t position, const float *logits)
 {
     cot_job *job = context;
-    engine_backend *b = job->backend;
+    cot_worker_engine *b = job->backend;
     (void)request;
     if (position + 1 >= job->request.prompt_tokens || job->error.status != COT_OK) return;
     cot_logprob top[COT_MAX_LOGPROBS];
@@ -144,14 +93,14 @@ static void on_logits(void *context, uint64_t request, int64_t position, const f
 }
 
 /* An end must be told: where memory is short it is waited for. */
-static cot_record *add_surely(engine_backend *b, cot_job *job)
+static cot_record *add_surely(cot_worker_engine *b, cot_job *job)
 {
     cot_record *record;
     while (!(record = cot_records_add(&b->step, job, COT_JOB_OVER))) usleep(10000);
     return record;
 }
 
-static void tell_end(engine_backend *b, cot_job *job, cot_finish finish)
+static void tell_end(cot_worker_engine *b, cot_job *job, cot_finish finish)
 {
     cot_record *record = last_token_of(b, job);
     const char *text = "";
@@ -187,7 +136,7 @@ static void on_finish(void *context, uint64_t request, cot_finish finish)
 
 /* ---- the engine's thread ---- */
 
-static void start_job(engine_backend *b, cot_job *job)
+static void start_job(cot_worker_engine *b, cot_job *job)
 {
     cot_events events = {.context = job,
                          .on_admit = on_admit,
@@ -208,7 +157,7 @@ static void start_job(engine_backend *b, cot_job *job)
     if (!job->id) tell_end(b, job, COT_FINISH_CANCELLED);
 }
 
-static void obey(engine_backend *b, cot_job *submitted, cot_job *cancelled)
+static void obey(cot_worker_engine *b, cot_job *submitted, cot_job *cancelled)
 {
     for (cot_job *job = submitted, *next; job; job = next) {
         next = job->next;
@@ -222,7 +171,7 @@ static void obey(engine_backend *b, cot_job *submitted, cot_job *cancelled)
 }
 
 /* A step failed: the engine is of no more use, and everybody is told. */
-static void fail_all(engine_backend *b, const cot_error *error)
+static void fail_all(cot_worker_engine *b, const cot_error *error)
 {
     pthread_mutex_lock(&b->lock);
     b->state.failed = true;
@@ -235,7 +184,7 @@ static void fail_all(engine_backend *b, const cot_error *error)
 }
 
 /* Once that is told: it may take a second, or longer where ranks are on several hosts. */
-static void end_ranks(engine_backend *b)
+static void end_ranks(cot_worker_engine *b)
 {
     if (!b->state.failed || b->gone) return;
     cot_engine_end_ranks(b->engine);
@@ -253,7 +202,7 @@ static void swap_records(cot_records *a, cot_records *b)
 }
 
 /* Hands what was written down to the loop, unless it has not yet taken what was handed to it before. */
-static void publish(engine_backend *b)
+static void publish(cot_worker_engine *b)
 {
     pthread_mutex_lock(&b->lock);
     const bool has_records = b->step.count && !b->records.count;
@@ -267,7 +216,7 @@ static void publish(engine_backend *b)
 }
 
 /* What experts are worth of late, for who asks and who follows. */
-static cot_status gather_popularity(engine_backend *b, cot_error *error)
+static cot_status gather_popularity(cot_worker_engine *b, cot_error *error)
 {
     cot_backend_popularity now;
     const cot_status status = cot_worker_popularity_of(&now, b->engine, error);
@@ -284,7 +233,7 @@ static cot_status gather_popularity(engine_backend *b, cot_error *error)
 }
 
 /* The counters of all ranks, where there were steps since they were last gathered, and never before. */
-static cot_status gather(engine_backend *b, cot_error *error)
+static cot_status gather(cot_worker_engine *b, cot_error *error)
 {
     cot_stats stats;
     cot_backend_metrics metrics, old;
@@ -305,87 +254,9 @@ static cot_status gather(engine_backend *b, cot_error *error)
     return gather_popularity(b, error);
 }
 
-/* ---- experts that move ---- */
-
-/* Moves of that number have begun. By the lock. */
-static void begin_moves(cot_worker_moves *m, uint64_t id)
-{
-    cot_worker_moves_add(&m->before, cot_worker_moves_last(m));
-    m->last = id;
-    cot_worker_moves_of(cot_worker_moves_last(m), &(cot_engine_moves){.id = id});
-}
-
-/* What has come of it, the caller's; NULL: an error, or memory ran out. */
-static json_t *make_cycle(cot_engine *engine, bool dry, uint64_t *id, cot_error *error)
-{
-    cot_engine_cycle cycle;
-    cot_engine_rebalancing now;
-    if (cot_engine_rebalance(&cycle, engine, dry, error) != COT_OK) return NULL;
-    cot_engine_get_rebalancing(engine, &now);
-    json_t *told = cot_worker_cycle_json(&cycle, dry, now.mode);
-    *id = cycle.id;
-    cot_engine_cycle_free(&cycle);
-    return told;
-}
-
-/* What is ordered is done. */
-static void order_moves(engine_backend *b)
-{
-    cot_worker_moves *m = &b->moves;
-    cot_error error = {0};
-    uint64_t id = 0;
-    json_t *told = NULL;
-    pthread_mutex_lock(&b->lock);
-    const bool asked = m->asked && !m->answered, cycle = m->cycle, dry = m->dry;
-    const uint64_t cancelled = m->cancelled;
-    m->cancelled = 0;
-    pthread_mutex_unlock(&b->lock);
-    if (cancelled && !b->state.failed)
-        cot_engine_cancel_moves(b->engine, cancelled, NULL); // or they are over
-    if (!asked) return;
-    if (b->state.failed)
-        error = b->state.error;
-    else if (cycle)
-        told = make_cycle(b->engine, dry, &id, &error);
-    else
-        cot_engine_move_experts(b->engine, &m->to, "the placement", NULL, &id, &error);
-    if (id) m->go_on = m->advanced = true; // else others go on that are under way
-    cot_expert_map_free(&m->to);
-    pthread_mutex_lock(&b->lock);
-    m->answered = true;
-    m->told = told;
-    m->answer = error;
-    m->id = id;
-    if (id) begin_moves(m, id);
-    pthread_mutex_unlock(&b->lock);
-    cot_wake_up(&b->news);
-}
-
-/* What the last step has made of them; it may have begun some of its own. */
-static void follow_moves(engine_backend *b)
-{
-    cot_worker_moves *m = &b->moves;
-    cot_engine_moves now;
-    cot_engine_get_moves(b->engine, &now);
-    if (now.id != m->last) {
-        pthread_mutex_lock(&b->lock);
-        begin_moves(m, now.id);
-        pthread_mutex_unlock(&b->lock);
-        m->go_on = true;
-    }
-    if (!m->go_on) return;
-    m->go_on = !now.over && !b->state.failed;
-    cot_backend_moves *last = cot_worker_moves_last(m);
-    m->advanced = now.chunks != last->chunks || now.epochs != last->epochs;
-    if (m->advanced) b->gathered_steps = -1; // there are bytes that no step has sent
-    pthread_mutex_lock(&b->lock);
-    cot_worker_moves_of(last, &now);
-    pthread_mutex_unlock(&b->lock);
-}
-
 /* The same, once a second at most while there are steps, and once more after the last one; before the first one there is nothing
  * to tell. */
-static cot_status gather_now_and_then(engine_backend *b, cot_error *error)
+static cot_status gather_now_and_then(cot_worker_engine *b, cot_error *error)
 {
     const int64_t second = 1000000000;
     if (!b->state.load.steps || cot_now_ns() - b->gathered_ns < second) return COT_OK;
@@ -393,7 +264,7 @@ static cot_status gather_now_and_then(engine_backend *b, cot_error *error)
     return status == COT_OUT_OF_MEMORY ? COT_OK : status; // another time
 }
 
-static bool has_nothing_to_do(const engine_backend *b)
+static bool has_nothing_to_do(const cot_worker_engine *b)
 {
     const cot_worker_moves *m = &b->moves;
     const bool moves = (m->asked && !m->answered) || m->cancelled || (m->go_on && m->advanced);
@@ -403,7 +274,7 @@ static bool has_nothing_to_do(const engine_backend *b)
 
 /* Takes what is ordered; waits for it where there is nothing else to do, though not for more than a second: ranks may die
  * meanwhile; and not for more than a moment where moves go on as soon as they may. False: it is over. */
-static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancelled)
+static bool take_orders(cot_worker_engine *b, cot_job **submitted, cot_job **cancelled)
 {
     enum { SECOND = 1000000000, MOMENT = 1000000 };
     struct timespec until;
@@ -425,7 +296,7 @@ static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancel
 }
 
 /* Where a view is asked for. */
-static void take_view(engine_backend *b)
+static void take_view(cot_worker_engine *b)
 {
     pthread_mutex_lock(&b->lock);
     const bool asked = b->views && !b->view_ready;
@@ -443,15 +314,15 @@ static void take_view(engine_backend *b)
 
 static void *run(void *argument)
 {
-    engine_backend *b = argument;
+    cot_worker_engine *b = argument;
     cot_job *submitted, *cancelled;
     cot_error error;
     size_t left;
     while (take_orders(b, &submitted, &cancelled)) {
         obey(b, submitted, cancelled);
-        order_moves(b);
+        cot_worker_order_moves(b);
         if (!b->state.failed && cot_engine_step(b->engine, &left, &error) != COT_OK) fail_all(b, &error);
-        follow_moves(b);
+        cot_worker_follow_moves(b);
         if (!b->state.failed && gather_now_and_then(b, &error) != COT_OK) fail_all(b, &error);
         if (!b->state.failed) take_view(b);
         publish(b);
@@ -466,7 +337,7 @@ static void *run(void *argument)
 /* ---- the loop's thread ---- */
 
 /* Tells the jobs' owners. Of a job that was cancelled nothing but the answer to that is told. */
-static void tell(const engine_backend *b, cot_records *records)
+static void tell(const cot_worker_engine *b, cot_records *records)
 {
     for (size_t i = 0; i < records->count; i++) {
         const cot_job *job = records->list[i].job;
@@ -486,7 +357,7 @@ static void tell(const engine_backend *b, cot_records *records)
 }
 
 /* Tells the view, if there is one, and lets the next be taken. */
-static void tell_view(engine_backend *b)
+static void tell_view(cot_worker_engine *b)
 {
     pthread_mutex_lock(&b->lock);
     const bool ready = b->view_ready;
@@ -499,33 +370,12 @@ static void tell_view(engine_backend *b)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* Tells what has come of asking for moves. */
-static void tell_moves(engine_backend *b)
-{
-    cot_worker_moves *m = &b->moves;
-    pthread_mutex_lock(&b->lock);
-    const bool answered = m->answered;
-    const uint64_t id = m->id;
-    const cot_error answer = m->answer;
-    json_t *told = m->told;
-    const bool cycle = m->cycle;
-    if (answered) {
-        m->asked = m->answered = m->cycle = false;
-        m->told = NULL;
-    }
-    pthread_mutex_unlock(&b->lock);
-    if (answered && cycle)
-        b->owner.on_cycle(b->owner.context, told, answer.status == COT_OK ? NULL : &answer);
-    else if (answered)
-        b->owner.on_moves(b->owner.context, id, id ? NULL : &answer);
-}
-
 static void take_records(void *context, uint64_t times)
 {
-    engine_backend *b = context;
+    cot_worker_engine *b = context;
     (void)times;
     tell_view(b);
-    tell_moves(b);
+    cot_worker_tell_moves(b);
     pthread_mutex_lock(&b->lock);
     swap_records(&b->records, &b->reading);
     pthread_cond_signal(&b->changed); // there may be more
@@ -540,7 +390,7 @@ static void take_records(void *context, uint64_t times)
 
 static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     pthread_mutex_lock(&b->lock);
     for (size_t i = 0; i < count; i++) {
         jobs[i]->backend = b;
@@ -554,7 +404,7 @@ static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
 
 static void cancel(cot_backend *backend, cot_job *job)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     job->is_cancelled = true;
     job->next_cancelled = NULL;
     pthread_mutex_lock(&b->lock);
@@ -566,12 +416,12 @@ static void cancel(cot_backend *backend, cot_job *job)
 
 static const cot_backend_info *describe(const cot_backend *backend)
 {
-    return &((const engine_backend *)backend)->info;
+    return &((const cot_worker_engine *)backend)->info;
 }
 
 static void state(cot_backend *backend, cot_backend_state *out)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     pthread_mutex_lock(&b->lock);
     *out = b->state;
     out->lives = !b->state.failed && cot_engine_lives(b->engine);
@@ -582,7 +432,7 @@ static void state(cot_backend *backend, cot_backend_state *out)
 
 static const cot_backend_metrics *metrics(cot_backend *backend)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     pthread_mutex_lock(&b->lock);
     if (b->metrics.ranks) {
         cot_worker_metrics_clear(&b->shown);
@@ -595,12 +445,12 @@ static const cot_backend_metrics *metrics(cot_backend *backend)
 
 static cot_status placement(cot_backend *backend, cot_backend_placement *out, cot_error *error)
 {
-    return cot_worker_placement_of(out, ((engine_backend *)backend)->engine, error);
+    return cot_worker_placement_of(out, ((cot_worker_engine *)backend)->engine, error);
 }
 
 static cot_status popularity(cot_backend *backend, cot_backend_popularity *out, cot_error *error)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     pthread_mutex_lock(&b->lock);
     const cot_status status = cot_backend_popularity_copy(out, &b->popularity, error);
     pthread_mutex_unlock(&b->lock);
@@ -608,7 +458,7 @@ static cot_status popularity(cot_backend *backend, cot_backend_popularity *out, 
 }
 
 /* Wakes the engine's thread for it. */
-static void order(engine_backend *b, bool *what)
+static void order(cot_worker_engine *b, bool *what)
 {
     pthread_mutex_lock(&b->lock);
     *what = true;
@@ -616,118 +466,55 @@ static void order(engine_backend *b, bool *what)
     pthread_mutex_unlock(&b->lock);
 }
 
-static cot_status move_experts(cot_backend *backend, const char *text, size_t bytes, cot_error *error)
-{
-    engine_backend *b = (engine_backend *)backend;
-    cot_expert_map to;
-    const cot_status status = cot_worker_moves_read(&to, b->engine, text, bytes, error);
-    if (status != COT_OK) return status;
-    pthread_mutex_lock(&b->lock);
-    const bool busy = b->moves.asked;
-    if (!busy) b->moves.to = to;
-    b->moves.asked = true;
-    pthread_cond_signal(&b->changed);
-    pthread_mutex_unlock(&b->lock);
-    if (!busy) return COT_OK;
-    cot_expert_map_free(&to);
-    return cot_fail(error, COT_INVALID_ARGUMENT, "moves of experts are about to begin");
-}
-
-static cot_status rebalance(cot_backend *backend, bool dry, cot_error *error)
-{
-    engine_backend *b = (engine_backend *)backend;
-    const cot_status status = cot_worker_rebalances(b->engine, error);
-    if (status != COT_OK) return status;
-    pthread_mutex_lock(&b->lock);
-    const bool busy = b->moves.asked;
-    if (!busy) {
-        b->moves.asked = b->moves.cycle = true;
-        b->moves.dry = dry;
-        pthread_cond_signal(&b->changed);
-    }
-    pthread_mutex_unlock(&b->lock);
-    return busy ? cot_fail(error, COT_INVALID_ARGUMENT, "moves of experts are about to begin") : COT_OK;
-}
-
 static bool rebalancing(cot_backend *backend, cot_backend_rebalancing *out)
 {
-    return cot_worker_rebalancing_of(out, ((engine_backend *)backend)->engine);
-}
-
-static bool moves(cot_backend *backend, cot_backend_moves *last, cot_backend_moves *all)
-{
-    engine_backend *b = (engine_backend *)backend;
-    pthread_mutex_lock(&b->lock);
-    const bool asked = b->moves.asked;
-    *last = *cot_worker_moves_last(&b->moves);
-    *all = b->moves.before;
-    pthread_mutex_unlock(&b->lock);
-    cot_worker_moves_add(all, last);
-    return asked || (last->id && !last->over);
-}
-
-static bool find_moves(cot_backend *backend, uint64_t id, cot_backend_moves *found)
-{
-    engine_backend *b = (engine_backend *)backend;
-    pthread_mutex_lock(&b->lock);
-    *found = b->moves.kept[id % COT_BACKEND_MOVES];
-    pthread_mutex_unlock(&b->lock);
-    return id && found->id == id;
-}
-
-static void cancel_moves(cot_backend *backend, uint64_t id)
-{
-    engine_backend *b = (engine_backend *)backend;
-    pthread_mutex_lock(&b->lock);
-    b->moves.cancelled = id;
-    pthread_cond_signal(&b->changed);
-    pthread_mutex_unlock(&b->lock);
+    return cot_worker_rebalancing_of(out, ((cot_worker_engine *)backend)->engine);
 }
 
 static cot_status write_placement(cot_backend *backend, char **text, size_t *bytes, cot_error *error)
 {
-    return cot_worker_placement_text(text, bytes, ((engine_backend *)backend)->engine, error);
+    return cot_worker_placement_text(text, bytes, ((cot_worker_engine *)backend)->engine, error);
 }
 
 static void ask_view(cot_backend *backend)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     order(b, &b->views);
 }
 
 static void ask_snapshot(cot_backend *backend)
 {
-    cot_kv_events_ask(((engine_backend *)backend)->kv);
+    cot_kv_events_ask(((cot_worker_engine *)backend)->kv);
 }
 
 /* ---- what is published ---- */
 
 static cot_status list_cache(void *context, const cot_cache_events *events)
 {
-    return cot_engine_list_cache(((engine_backend *)context)->engine, events, NULL);
+    return cot_engine_list_cache(((cot_worker_engine *)context)->engine, events, NULL);
 }
 
 static void wake_for_cache(void *context)
 {
-    engine_backend *b = context;
+    cot_worker_engine *b = context;
     order(b, &b->flushes);
 }
 
 static void on_step(void *context, const cot_step_report *report)
 {
-    engine_backend *b = context;
+    cot_worker_engine *b = context;
     const cot_backend_report told = cot_worker_report_of(report, b->reported);
     cot_step_reports_put(b->reports, &told);
 }
 
 static void on_profile(void *context, const cot_profile_told *profile)
 {
-    engine_backend *b = context;
+    cot_worker_engine *b = context;
     cot_popularity_topic_put_request(b->topic, profile);
 }
 
 /* What is watched is so from the engine's first step on. */
-static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot_error *error)
+static cot_status publish_all(cot_worker_engine *b, const cot_backend_start *s, cot_error *error)
 {
     cot_status status = COT_OK;
     if (*s->reports.address) {
@@ -759,7 +546,7 @@ static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot
 
 static cot_status start(cot_backend *backend, const cot_backend_start *s, cot_error *error)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     b->owner = s->owner;
     cot_status status = publish_all(b, s, error);
     if (status == COT_OK) status = cot_worker_popularity_of(&b->popularity, b->engine, error);
@@ -770,7 +557,7 @@ static cot_status start(cot_backend *backend, const cot_backend_start *s, cot_er
 
 static void close_backend(cot_backend *backend)
 {
-    engine_backend *b = (engine_backend *)backend;
+    cot_worker_engine *b = (cot_worker_engine *)backend;
     if (b->runs) {
         order(b, &b->ends);
         pthread_join(b->thread, NULL);
@@ -808,18 +595,18 @@ cot_status cot_worker_of_engine(cot_backend **backend, cot_engine *engine, const
                                             .state = state,
                                             .metrics = metrics,
                                             .placement = placement,
-                                            .move = move_experts,
-                                            .rebalance = rebalance,
+                                            .move = cot_worker_move_experts,
+                                            .rebalance = cot_worker_rebalance,
                                             .rebalancing = rebalancing,
-                                            .moves = moves,
-                                            .find_moves = find_moves,
-                                            .cancel_moves = cancel_moves,
+                                            .moves = cot_worker_moves_told,
+                                            .find_moves = cot_worker_find_moves,
+                                            .cancel_moves = cot_worker_cancel_moves,
                                             .write_placement = write_placement,
                                             .popularity = popularity,
                                             .ask_view = ask_view,
                                             .ask_snapshot = ask_snapshot,
                                             .close = close_backend};
-    engine_backend *b = calloc(1, sizeof *b);
+    cot_worker_engine *b = calloc(1, sizeof *b);
     *backend = NULL;
     if (b) b->reported = calloc((size_t)cot_engine_describe(engine)->ranks, sizeof *b->reported);
     if (!b || !b->reported) {
