@@ -193,7 +193,8 @@ static int32_t moves_at(const layer_plan *p, int32_t marks)
     return marks ? p->mark[marks - 1].moves : 0;
 }
 
-/* What changes from one mark to another save for a move, 0 where they are not worth it. */
+/* What changes from one mark to another save for a move, 0 where they are not worth it. Changes that copy nothing come before all that
+ * save less than a hundred times as much. */
 static double worth(const cycle *c, int32_t l, const layer_plan *p, int32_t from, int32_t to)
 {
     const double saving = ns_at(p, from) - ns_at(p, to);

@@ -458,6 +458,37 @@ static void test_margin(void **state)
     }
 }
 
+/* Of two moves a cycle one goes to each layer: the first saves 50 ns by one, the second 40 and 20 by two, which are more
+ * together. */
+static void test_what_pays_most_for_a_move(void **state)
+{
+    (void)state;
+    world w = two_ranks();
+    cot_rebalance r;
+    cot_rebalance_plan plan;
+    cot_error error;
+    w.o.layers = 2;
+    w.o.experts = 4;
+    w.o.slots = 3;
+    w.o.moves_a_cycle = 2;
+    w.o.copy_ns = w.copy_ns;
+    memcpy(w.calls, (double[]){200, 0, 0, 0, 80, 80, 80, 0}, 8 * sizeof *w.calls);
+    memset(w.layer, 0, sizeof w.layer);
+    for (int32_t e = 0; e < 4; e++) w.layer[0].has[e / 2][e] = w.layer[1].has[e / 3][e] = true;
+    cot_expert_layout layout = layout_of(&w);
+    assert_int_equal(cot_rebalance_open(&r, &w.o, (cot_rebalance_clock){0}, &error), COT_OK);
+    const cot_rebalance_seen seen = {w.calls, w.steps, 0, NULL, NULL};
+    assert_int_equal(cot_rebalance_plan_open(&plan, &r, &layout, &seen, (cot_rebalance_clock){10, 0}, &error),
+                     COT_OK);
+    assert_int_equal(plan.layer[0].moves, 1);
+    assert_int_equal(plan.layer[1].moves, 1);
+    assert_true(plan.layer[0].before_ns == 100 && plan.layer[0].after_ns == 50);
+    assert_true(plan.layer[1].before_ns == 120 && plan.layer[1].after_ns == 80);
+    cot_rebalance_plan_close(&plan);
+    cot_rebalance_close(&r);
+    cot_expert_layout_free(&layout);
+}
+
 /* By time alone, and by whichever comes first; what moves stays for as many steps as there are in that time. */
 static void test_time(void **state)
 {
@@ -619,9 +650,10 @@ static void test_intervals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load),     cmocka_unit_test(test_joint),
-                                       cmocka_unit_test(test_margin),   cmocka_unit_test(test_time),
-                                       cmocka_unit_test(test_refused),  cmocka_unit_test(test_learnt),
-                                       cmocka_unit_test(test_intervals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_load),   cmocka_unit_test(test_joint),
+        cmocka_unit_test(test_margin), cmocka_unit_test(test_what_pays_most_for_a_move),
+        cmocka_unit_test(test_time),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_learnt), cmocka_unit_test(test_intervals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
