@@ -101,6 +101,40 @@ class Page(unittest.TestCase):
             self.assertRegex(figures, "; stopped$")
         self.assertGreaterEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), 1)
 
+    def test_messages_are_copied_said_again_and_edited(self):
+        act = "[...document.querySelectorAll('.said')][arguments[0]].querySelector('.acts').children[arguments[1]].click()"
+        window = self.window()
+        window.until("return model")
+        turn_knobs(window, temperature="0", max_tokens="20")
+        first = say(window, "What is 2 + 3?")
+        second = say(window, "Who is there?")
+        window.run("taken = null; navigator.clipboard.writeText = async text => { taken = text }; " + act, 1, 0)
+        self.assertEqual(window.until("return taken"), first)
+        window.until("return [...document.querySelectorAll('.acts button')].some(b => b.textContent === 'Copied')")
+        window.run("navigator.clipboard.writeText = () => Promise.reject(); copied = []; document.execCommand = what => {"
+                   " copied.push(what, document.activeElement.value); return true }; " + act, 2, 0)
+        self.assertEqual(window.until("return copied.length && copied"), ["copy", "Who is there?"])
+        turn_knobs(window, max_tokens="7")
+        window.run(act, 3, 1)  # the last answer again
+        window.until("return current.messages.length === 4 && !leaving && /^7 tokens/.test(current.messages[3].figures)")
+        self.assertEqual(window.run(SAID % "user"), ["What is 2 + 3?", "Who is there?"])
+        again = window.run(SAID % "assistant")
+        self.assertEqual(again[0], first)
+        self.assertTrue(second.startswith(again[1]) and again[1] != second, (second, again))
+        window.run(act, 0, 1)  # the first question, which Escape leaves as it is
+        self.assertEqual(window.run("return [document.getElementById('say').value, document.querySelectorAll('.edited').length]"), ["What is 2 + 3?", 1])
+        window.type("#say", browser.ESCAPE)
+        self.assertEqual(window.run("return [document.getElementById('say').value, document.querySelectorAll('.edited').length]"), ["", 0])
+        self.assertEqual(window.run(SAID % "assistant"), again)
+        window.run(act, 0, 1)
+        window.type("#say", " And 4?" + browser.ENTER)
+        window.until("return current.messages.length === 2 && !leaving")
+        self.assertEqual(window.run(SAID % "user"), ["What is 2 + 3? And 4?"])
+        window.open(self.url)  # it is kept so
+        window.until("return model")
+        self.assertIn("What is 2 + 3? And 4?", window.run("return [...document.getElementById('conversations').options].map(o => o.text)"))
+        self.assertEqual(window.complaints(), [])
+
     def test_errors_are_shown(self):
         window = self.window()
         window.until("return model")
@@ -298,6 +332,8 @@ class Page(unittest.TestCase):
         window.until("return /ms$/.test(document.getElementById('tbt').textContent)")
         window.until("return /ms$/.test(document.getElementById('ttft').textContent)")
         window.until("return lines.rate.some(v => v > 0)")
+        window.until("return /^0 to [1-9][0-9]* in [1-9][0-9]* s$/.test(document.getElementById('rate-scale').textContent)")
+        window.until("return /^0 to [0-9.]+ m?s in [1-9][0-9]* s$/.test(document.getElementById('tbt-scale').textContent)")
         blocks = int(self.server.metric("coterie:kv_cached_blocks"))
         window.until(f"return document.getElementById('kv-more').textContent.startsWith('{blocks} blocks')")
         # against figures worked out by hand: 10 observations, half of them below 0.1, the rest below 0.2
@@ -324,7 +360,7 @@ class Page(unittest.TestCase):
             window.run("document.activeElement.blur()")
             window.until("return /^(In 10 s|Since the start): most called/.test(document.getElementById('map-more').textContent)")
             colours = window.run("const c = document.getElementById('map'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height);"
-                                 "const at = (l, i) => 4 * (Math.floor((l + .5) * c.height / 6) * c.width + Math.floor((i + .5) * c.width / 33));"
+                                 "const at = (l, i) => 4 * (Math.floor(over + (l + .5) * (c.height - over) / 6) * c.width + Math.floor(beside + (i + .5) * (c.width - beside) / 33));"
                                  "return heat.rows.map((r, l) => r.cells.map((c, i) => [c.expert, [...d.data.slice(at(l, i), at(l, i) + 3)].join()]))")
             for line in colours:  # of 32 experts the first rank has one fewer than there is room for
                 self.assertEqual([expert for expert, _ in line], [*range(10), None, *range(10, 32)])
