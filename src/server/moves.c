@@ -2,6 +2,7 @@
 
 #include "access/api_json.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,19 @@ static void refuse(cot_server *s, cot_http_exchange *exchange, int status, const
     cot_api_error error;
     cot_api_fail(&error, status, code, NULL, "%s", message);
     cot_server_refuse(s, exchange, &error);
+}
+
+/* Whether the exchange asks for nothing in its query, of which these paths know no member; else it is refused by the first one's name. */
+static bool takes_query(cot_server *s, cot_http_exchange *exchange)
+{
+    const char *query = cot_http_query(exchange);
+    cot_api_error error;
+    if (!*query) return true;
+    cot_api_fail(&error, 400, "unknown_query", NULL,
+                 "unknown member '%.*s' in the query of '%s', which takes none", (int)strcspn(query, "=&"),
+                 query, cot_http_path(exchange));
+    cot_server_refuse(s, exchange, &error);
+    return false;
 }
 
 /* ---- where experts are, and where they are to go ---- */
@@ -30,6 +44,7 @@ void cot_server_show_placement(cot_server *s, cot_http_exchange *exchange)
     size_t bytes = 0;
     char *text = NULL;
     cot_error error;
+    if (!takes_query(s, exchange)) return;
     if (s->backend->table->write_placement(s->backend, &text, &bytes, &error) == COT_OK)
         cot_server_reply(s, exchange, 200, NULL, "application/json", text, bytes);
     else
@@ -52,6 +67,7 @@ void cot_server_put_placement(cot_server *s, cot_http_exchange *exchange)
     const char *text = cot_http_body(exchange, &bytes);
     cot_backend_moves last, all;
     cot_error why;
+    if (!takes_query(s, exchange)) return;
     if (bytes > COT_PLACEMENT_BYTES) // a body in chunks did not say so before
         refuse(s, exchange, 413, "request_too_large", "a placement of more than 8 MiB");
     else if (s->backend->table->moves(s->backend, &last, &all))
@@ -117,6 +133,7 @@ void cot_server_post_rebalance(cot_server *s, cot_http_exchange *exchange)
     cot_api_error error = {0};
     cot_error why;
     bool dry;
+    if (!takes_query(s, exchange)) return;
     if (!read_rebalance(&dry, exchange, &error))
         cot_server_refuse(s, exchange, &error);
     else if (s->backend->table->moves(s->backend, &last, &all))
@@ -164,20 +181,30 @@ json_t *cot_server_moves_json(const cot_backend_moves *m)
                      "copying", copying);
 }
 
+/* The number of moves that the path ends in, written as the server writes it; false: something else. */
+static bool read_id(uint64_t *id, const char *name)
+{
+    char *end;
+    if (*name < '1' || *name > '9') return false;
+    errno = 0;
+    *id = strtoull(name, &end, 10);
+    return !*end && !errno;
+}
+
 /* The moves that the path names, if they are still known; else it is refused. */
 static bool find(cot_server *s, cot_http_exchange *exchange, cot_backend_moves *found)
 {
     cot_backend_moves last, all;
-    const char *name = strrchr(cot_http_path(exchange), '/') + 1;
-    char *end;
+    const char *name = cot_http_path(exchange) + strlen(COT_REBALANCE_PATH);
     cot_api_error error;
-    const unsigned long long id = strtoull(name, &end, 10);
-    const bool is_number = *name >= '0' && *name <= '9' && !*end;
+    uint64_t id = 0;
+    if (!takes_query(s, exchange)) return false;
+    const bool is_number = read_id(&id, name);
     if (is_number && s->backend->table->find_moves(s->backend, id, found)) return true;
     s->backend->table->moves(s->backend, &last, &all);
     if (!last.id)
         cot_api_fail(&error, 404, "not_found", NULL, "there are no moves '%s': none were asked for", name);
-    else if (is_number && id && id < last.id)
+    else if (is_number && id < last.id)
         cot_api_fail(&error, 404, "not_found", NULL,
                      "moves '%s' are forgotten: the last are %llu, and %d are known", name,
                      (unsigned long long)last.id, COT_BACKEND_MOVES);

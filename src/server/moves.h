@@ -4,7 +4,8 @@
 #define COT_SERVER_MOVES_H
 #include "server/server_state.h"
 
-enum { COT_PLACEMENT_BYTES = 8 << 20 }; // of a body that says where experts go
+#define COT_REBALANCE_PATH "/rebalance/" // a number of moves follows
+enum { COT_PLACEMENT_BYTES = 8 << 20 };  // of a body that says where experts go
 
 void cot_server_show_placement(cot_server *server, cot_http_exchange *exchange);
 /* Answers once the backend has said whether it goes there. */

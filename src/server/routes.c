@@ -205,8 +205,8 @@ static const struct route {
     {"/placement", "GET", cot_server_show_placement, has_placement_text},
     {"/placement", "PUT", cot_server_put_placement, has_moves},
     {"/rebalance", "POST", cot_server_post_rebalance, has_rebalance},
-    {"/rebalance/", "GET", cot_server_show_rebalance, has_moves},
-    {"/rebalance/", "DELETE", cot_server_cancel_rebalance, has_moves},
+    {COT_REBALANCE_PATH, "GET", cot_server_show_rebalance, has_moves},
+    {COT_REBALANCE_PATH, "DELETE", cot_server_cancel_rebalance, has_moves},
     {"/", "GET", show_page, NULL},
     {models_prefix, "GET", show_model,
      NULL}, // a path that ends in a slash, / apart, stands for all that begin with it

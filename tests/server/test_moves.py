@@ -179,6 +179,10 @@ class Moves(unittest.TestCase):
                 ("DELETE", "/rebalance/1", 404, "none were asked for"),
                 ("GET", "/rebalance/", 404, "no moves"),
                 ("GET", "/rebalance/one", 404, "no moves 'one'"),
+                ("GET", "/placement?format=coterie", 400, "unknown member 'format' in the query of '/placement', which takes none"),
+                ("PUT", "/placement?dry_run", 400, "unknown member 'dry_run' in the query of '/placement', which takes none"),
+                ("PUT", "/placement?&a=1", 400, "unknown member '' in the query"),
+                ("GET", "/rebalance/1?wait=1&more", 400, "unknown member 'wait' in the query of '/rebalance/1'"),
                 ("POST", "/placement", 405, "'/placement' takes GET and PUT"),
                 ("PUT", "/rebalance/1", 405, "takes GET and DELETE"),
                 ("DELETE", "/placement", 405, "takes GET and PUT"),
@@ -219,6 +223,11 @@ class Moves(unittest.TestCase):
         with serving.Server(*STALLED) as server:
             first = placement(server)
             self.assertEqual(put(server, dealt_anew(first, draw)), (202, {"id": 1}))
+            for name in ("a/b/1", "001", "01", "1/", "+1", "1x", "0", "-1", "18446744073709551617", "%31%20"):
+                for method in ("GET", "DELETE"):
+                    status, _, answer = server.send(method, "/rebalance/" + name)
+                    self.assertEqual((status, "no moves '" in json.loads(answer)["error"]["message"]), (404, True), (name, answer))
+            self.assertEqual(server.send("GET", "/rebalance/%31")[0], 200)
             status, answer = put(server, first)
             self.assertEqual((status, "GET /rebalance/1" in answer["error"]["message"]), (409, True), answer)
             while not (moves := rebalance(server, 1))["copying"]:

@@ -134,6 +134,8 @@ class Rebalance(unittest.TestCase):
             for text in (b"", b"[]", b"{", b"\xff"):
                 self.assertEqual(server.send("POST", "/rebalance", text, {"Content-Type": "application/json"})[0], 400)
             self.assertEqual(server.send("POST", "/rebalance", b"{}", {"Content-Type": "text/plain"})[0], 415)
+            status, answer = server.post("/rebalance?dry_run=true", {})
+            self.assertEqual((status, answer["error"]["message"]), (400, "unknown member 'dry_run' in the query of '/rebalance', which takes none"))
             status, _, answer = server.send("GET", "/rebalance")
             self.assertEqual((status, json.loads(answer)["error"]["message"]), (405, "'/rebalance' takes POST"))
             self.assertEqual(server.metric("coterie:rebalance_cycles_total"), 0)
