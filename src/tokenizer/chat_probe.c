@@ -53,17 +53,18 @@ static bool shows(const cot_chat_text *text, const char *words)
     return text->text && memmem(text->text, text->bytes, words, strlen(words));
 }
 
-/* Text is wanted where it comes out as it went in, and an object fails or comes out as Python prints it, which no model
- * was trained on. */
+/* Text is wanted where it comes out as it went in, and an object does not come out, or as Python prints it, which no model
+ * was trained on. A template may render such a call without it: one that fails on the object beside no content shows
+ * nothing of it beside empty content. */
 static bool wants_text(const cot_chat_template *chat, const json_t *with)
 {
     bool wanted = false, known = false;
     for (size_t i = 0; i < sizeof conversations / sizeof *conversations && !known; i++) {
         cot_chat_text object = render(chat, conversations[i][0], with),
                       text = render(chat, conversations[i][1], with);
-        const bool printed = shows(&object, "{'" KEY "': '" VALUE "'}");
-        wanted = shows(&text, OBJECT) && (!object.text || printed);
-        known = wanted || (shows(&object, VALUE) && !printed);
+        const bool good = shows(&object, VALUE) && !shows(&object, "{'" KEY "': '" VALUE "'}");
+        wanted = shows(&text, OBJECT) && !good;
+        known = wanted || good;
         cot_chat_text_free(&object);
         cot_chat_text_free(&text);
     }

@@ -567,6 +567,10 @@ static void test_openai(void **state)
                       // one that takes no conversation but the last that it is asked with
         late[] = "{% if messages[-1].role == 'tool' or 'content' in messages[-1] %}"
                  "{{ raise_exception('no') }}{% endif %}" SHOW "{{ '<' + c.function.arguments + '>' }}" SHOWN,
+                      // one that shows calls beside no content alone
+        silent[] = "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+                   "{{ '<' + c.function.arguments + '>' }}{% endfor %}{% else %}{{ m.content + ';' }}"
+                   "{% endif %}{% endfor %}",
                       flat[] = SHOW "{{ c.name }}{{ c.arguments | tojson }}" SHOWN,
                       none[] = "{% for m in messages %}{{ m.content }}{% endfor %}";
     static const struct {
@@ -584,6 +588,10 @@ static void test_openai(void **state)
         {refuses, CALL(FUNCTION("\"{\\\"a\\\":1}\"")), "{\"a\":1}"},
         {either, CALL(FUNCTION("\"{\\\"a\\\":1}\"")), "{\"a\": 1}"},
         {late, "[{\"role\": \"assistant\", \"tool_calls\": [" FUNCTION("\"{\\\"a\\\":1}\"") "]}]",
+         "<{\"a\":1}>"},
+        {silent,
+         "[{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [" FUNCTION(
+             "\"{\\\"a\\\":1}\"") "]}]",
          "<{\"a\":1}>"},
         {flat, CALL("{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1}\"}"), "f{\"a\": 1}"},
         // no arguments at all, in each of the ways that clients have
