@@ -44,6 +44,7 @@ static bool check_function(const json_t *function, const char *list, size_t inde
     return true;
 }
 
+/* The first of those that have the name: several may. */
 static json_t *tool_named(const cot_api_request *r, const char *name, size_t bytes)
 {
     size_t i;
@@ -83,11 +84,6 @@ static bool read_list(cot_api_request *r, const char *name, cot_api_error *error
                                 "%s[%zu] is no tool of type 'function', which alone are supported", name, i);
         json_t *function = legacy ? item : json_object_get(item, "function");
         if (!check_function(function, name, i, error)) return false;
-        if (tool_named(r, json_string_value(json_object_get(function, "name")),
-                       json_string_length(json_object_get(function, "name"))))
-            return cot_api_fail(error, 400, "invalid_value", name,
-                                "%s[%zu] has the name of a tool before it: '%s'", name, i,
-                                json_string_value(json_object_get(function, "name")));
         good =
             good && !json_array_append_new(r->tools.list, legacy ? json_pack("{s:s, s:O}", "type", "function",
                                                                              "function", function)
