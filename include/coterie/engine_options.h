@@ -99,10 +99,10 @@ typedef struct cot_engine_options {
          * more, into which copies come, of one MoE layer at a time; its layers' slots are one pool. */
         bool movable;
         /* Moves of experts take at most this share of the median step beside each step: above 0, at most 1. Default 0.02.
-         * */
+         * Refused, as the other options of moves and of rebalancing are, where none could come of it. */
         double migration_share;
-        /* In place of a share: so many bytes a second of experts that a rank sends, and is sent. Default: the share says.
-         * */
+        /* In place of a share, beside which it is refused: so many bytes a second of experts that a rank sends, and is
+         * sent. Default: the share says. */
         int64_t migration_bandwidth;
         /* Whether the engine moves experts by itself, where popularity says that steps take less elsewhere: "off", the
          * default; "load": so that the rank that takes longest in a layer takes less; "joint": that, and fewer ranks that a

@@ -13,6 +13,7 @@ static cot_engine_options plain(void)
 {
     cot_engine_options o;
     cot_engine_options_init(&o);
+    o.experts.rebalance = "load"; // or options of moves are refused
     return o;
 }
 
@@ -145,7 +146,8 @@ static void unknown_names_are_named(void **state)
 static void nothing_is_the_default(void **state)
 {
     (void)state;
-    cot_engine_options o = plain();
+    cot_engine_options o;
+    cot_engine_options_init(&o);
     const cot_engine_options none = {.size = sizeof none, .version = COT_ENGINE_OPTIONS_VERSION};
     cot_engine_resolved r;
     cot_error error;
@@ -175,11 +177,53 @@ static void nothing_is_the_default(void **state)
     must_refuse(&o, "size", "engine options of ");
 }
 
+static void options_that_would_do_nothing_are_refused(void **state)
+{
+    static const struct {
+        const char *rebalance;
+        bool movable;
+        double share;
+        int64_t bandwidth;
+        const char *interval;
+        int64_t moves;
+        const char *why; // NULL: they are taken
+    } rows[] = {
+        {"off", false, 0, 0, NULL, 0, NULL},
+        {"off", false, 0.02, 0, NULL, 0, "migration share: experts do not move (movable, or rebalance)"},
+        {NULL, false, 0.5, 0, NULL, 0, "migration share: experts do not move (movable, or rebalance)"},
+        {NULL, false, 0, 1, NULL, 0, "migration bandwidth: experts do not move (movable, or rebalance)"},
+        {NULL, true, 0.5, 0, NULL, 0, NULL},
+        {NULL, true, 0, 1, NULL, 0, NULL},
+        {"joint", false, 0.5, 0, NULL, 0, NULL},
+        {"load", false, 0, 1, "1steps", 1, NULL},
+        {NULL, true, 0.02, 1, NULL, 0, "migration share and migration bandwidth: one of them says how fast"},
+        {NULL, true, 0, 0, "4096steps,60s", 0, "rebalance interval: rebalance is off"},
+        {"off", true, 0, 0, "0s", 0, "'0s' is no interval to rebalance"},
+        {NULL, true, 0, 0, NULL, 64, "moves a cycle: rebalance is off"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cot_engine_options o = plain();
+        char row[16];
+        snprintf(row, sizeof row, "row %zu", i);
+        o.experts.rebalance = rows[i].rebalance;
+        o.experts.movable = rows[i].movable;
+        o.experts.migration_share = rows[i].share;
+        o.experts.migration_bandwidth = rows[i].bandwidth;
+        o.experts.rebalance_interval = rows[i].interval;
+        o.experts.moves_a_cycle = rows[i].moves;
+        if (rows[i].why)
+            must_refuse(&o, row, rows[i].why);
+        else
+            must_resolve(&o, row);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_out_of_range_are_named),
                                        cmocka_unit_test(reals_out_of_range_are_named),
                                        cmocka_unit_test(spare_slots_stand_in_place_of_slots),
+                                       cmocka_unit_test(options_that_would_do_nothing_are_refused),
                                        cmocka_unit_test(unknown_words_are_named),
                                        cmocka_unit_test(unknown_names_are_named),
                                        cmocka_unit_test(nothing_is_the_default)};

@@ -41,7 +41,7 @@ static cot_engine_options options_for(const struct way *w, const char *interval)
     o.experts.rebalance_interval = interval;
     o.experts.moves_a_cycle = w->moves_a_cycle;
     o.experts.spare_slots = w->spare;
-    o.experts.migration_share = 1;
+    if (strcmp(w->mode, "off") != 0) o.experts.migration_share = 1;
     return o;
 }
 

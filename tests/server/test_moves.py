@@ -214,7 +214,10 @@ class Moves(unittest.TestCase):
             for method, path in (("GET", "/placement"), ("PUT", "/placement"), ("GET", "/rebalance/1")):
                 self.assertEqual(server.send(method, path, b"{}" if method == "PUT" else None)[0], 404)
         for options, why in ((("--migration-bandwidth", "-1"), "--migration-bandwidth takes "), (("--migration-share", "0"), "--migration-share takes "),
-                             (("--spare-slots", "1", "--expert-slots", "40"), "expert slots 40 and spare slots 1")):
+                             (("--spare-slots", "1", "--expert-slots", "40"), "expert slots 40 and spare slots 1"),
+                             (("--migration-share", "0.02"), "migration share: experts do not move (movable, or rebalance)"),
+                             (("--migration-bandwidth", "1"), "migration bandwidth: experts do not move"),
+                             (("--movable", "--migration-share", "0.5", "--migration-bandwidth", "1"), "one of them says how fast experts move")):
             done = serving.run("serve", serving.MODEL, "--port", "0", *options)
             self.assertEqual((done.returncode, why in done.stderr, done.stderr.count("\n")), (2, True, 1), done.stderr)
 

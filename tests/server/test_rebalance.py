@@ -10,7 +10,8 @@ import serving
 
 RANKS, EXPERTS, LAYERS = 4, 32, 6
 NEVER = "1000000000steps"
-REBALANCES = ("--ranks", RANKS, "--spare-slots", 1, "--rebalance", "load", "--migration-share", 1, "--no-enable-prefix-caching")
+STEERED = ("--ranks", RANKS, "--spare-slots", 1, "--rebalance", "load", "--no-enable-prefix-caching")
+REBALANCES = (*STEERED, "--migration-share", 1)
 BODY = {"model": "tiny", "prompt": list(range(40, 60)), "max_tokens": 300, "ignore_eos": True, "temperature": 0}
 REASONS = {"experts move", "too few calls counted", "no move helps", "moves cost more than they save", "moved too lately", "moves a cycle are used up"}
 
@@ -126,7 +127,7 @@ class Rebalance(unittest.TestCase):
                 self.assertGreaterEqual(show(server, "/experts")["moves"]["id"], 1)
 
     def test_one_at_a_time_and_what_is_not_understood(self):
-        with serving.Server(*REBALANCES, "--rebalance-interval", NEVER, "--migration-bandwidth", 1) as server:
+        with serving.Server(*STEERED, "--rebalance-interval", NEVER, "--migration-bandwidth", 1) as server:
             for body, status, why in (({"dry": True}, 400, "unknown field 'dry' (dry_run)"), ({"dry_run": 1}, 400, "dry_run is not true or false"),
                                       ({"dry_run": None}, 400, "dry_run is not true or false")):
                 answer = server.post("/rebalance", body)
@@ -174,7 +175,9 @@ class Rebalance(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n"), why in done.stderr), (1, "", 1, True), done.stderr)
         for options, why in ((("--rebalance", "load", "--attention", "tp", "--pipeline", "s-moe"), "rebalance 'load' does not go with pipeline s-moe"),
                              (("--rebalance-interval", "0s"), "'0s' is no interval to rebalance"),
-                             (("--rebalance", "both"), "--rebalance"), (("--moves-a-cycle", "0"), "--moves-a-cycle takes ")):
+                             (("--rebalance", "both"), "--rebalance"), (("--moves-a-cycle", "0"), "--moves-a-cycle takes "),
+                             (("--moves-a-cycle", "64"), "moves a cycle: rebalance is off"),
+                             (("--rebalance", "off", "--rebalance-interval", "60s"), "rebalance interval: rebalance is off")):
             done = serving.run("serve", serving.MODEL, "--port", "0", "--ranks", str(RANKS), *options)
             self.assertEqual((done.returncode, why in done.stderr, done.stderr.count("\n")), (2, True, 1), done.stderr)
 
