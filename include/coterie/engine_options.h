@@ -148,15 +148,18 @@ typedef struct cot_engine_options {
         /* What a step should take at most, in ns, as far as that is foreseen from the steps before: prompts are fed in as
          * large parts as that allows beside the sequences that are past theirs (64 tokens of the oldest prompt in any case,
          * or half of step_tokens; all of step_tokens where no sequence is past its prompt), and no more sequences join than
-         * can be in time, unless one alone cannot. COT_TBT_AUTO: twice what a step of `sequences` tokens, one of each, is
-         * expected to take. Default: no matter. */
+         * can be in time, unless one alone cannot. Where those that run have grown too long for it some sit out a step
+         * (max_wait_steps), up to half of those past their prompts; if half of them are too many, none do. COT_TBT_AUTO:
+         * twice what a step of `sequences` tokens, one of each, is expected to take. Default: no matter. */
         int64_t tbt_ns;
-        /* A running sequence may sit out so many steps for want of room in them, 1 to 1e6; then it comes before others.
-         * Default 8. */
+        /* A running sequence may sit out so many steps for want of room or time in them, 1 to 1e6; then it comes before
+         * others. Default 8. */
         int64_t max_wait_steps;
-        /* Who is admitted next. "fcfs": who came first; "experts": of the oldest 16 that wait, the one that is expected to
-         * add the fewest distinct experts to those that run; one that 16 have overtaken is next. It needs signature_tables,
-         * or block_tokens and a half-life of popularity. Default: experts where there are signature tables. */
+        /* Who is admitted next, and who has a part in a step without room or time for all. "fcfs": who came first, and who
+         * sat out longest; "experts": of the oldest 16 that wait, the one that is expected to add the fewest distinct
+         * experts to those that run, where one that 16 have overtaken is next; and one after the other those that add
+         * fewest to the step, up to max_wait_steps. It needs signature_tables, or block_tokens and a half-life of
+         * popularity. Default: experts where there are signature tables. */
         const char *schedule;
         /* Under data-parallel attention, which of the homes that hold equally many blocks of a prompt gets a request that
          * names none. "load", the default: the one whose requests know the fewest tokens; "experts": of those that have at

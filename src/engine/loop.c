@@ -209,8 +209,9 @@ static void take_results(cot_loop *l, const cot_step *step, const cot_executor_a
         if (!r->ended && x->tell_logits) x->tell_logits(x->context, span, r, row);
         if (!r->ended) {
             cot_scheduler_fed(&l->scheduler, r, span->tokens);
-            cot_profiles_feed(&l->profiles, &((cot_loop_request *)r->beside)->profile, r, span, token,
-                              answer->popular, answer->stride);
+            cot_profile *profile = &((cot_loop_request *)r->beside)->profile;
+            cot_profiles_feed(&l->profiles, profile, r, span, token, answer->popular, answer->stride);
+            cot_profiles_go_on(&l->profiles, profile, r, span);
         }
         if (!r->ended && r->fed == r->known) advance(l, r, &answer->span[i]);
     }

@@ -175,21 +175,39 @@ const uint8_t *cot_profiles_find(const cot_profiles *p, const cot_request *reque
     return best < 0 ? NULL : signature_of(p, best);
 }
 
-bool cot_profiles_expect(const cot_profiles *p, uint8_t *share, const cot_request *request)
+/* Fills in, of the layers that a signature keeps and that counted something, what a token that calls alike calls. False: none did. */
+static bool expect_of(const cot_signature_shape *shape, uint8_t *share, const uint8_t *signature)
 {
-    const cot_signature_shape *shape = &p->shape;
-    const uint8_t *signature = cot_profiles_find(p, request);
     bool any = false;
-    for (int32_t l = 0; signature && l < shape->kept; l++) {
+    for (int32_t l = 0; l < shape->kept; l++) {
         const uint8_t *count = signature + (int64_t)l * shape->n_experts;
         uint8_t *out = share + (int64_t)l * shape->every * shape->n_experts;
-        int64_t sum = 0; // K a token
+        int32_t sum = 0; // K a token
         for (int32_t e = 0; e < shape->n_experts; e++) sum += count[e];
         any |= sum > 0;
-        for (int32_t e = 0; sum && e < shape->n_experts; e++) {
-            const double part = (double)shape->top_k * count[e] / (double)sum;
-            out[e] = (uint8_t)lrint((part < 1 ? part : 1) * UINT8_MAX);
-        }
+        const float each = sum ? (float)(shape->top_k * UINT8_MAX) / (float)sum : 0;
+        for (int32_t e = 0; sum && e < shape->n_experts; e++)
+            out[e] = (uint8_t)(fminf(each * (float)count[e], UINT8_MAX) + 0.5f);
     }
     return any;
+}
+
+bool cot_profiles_expect(const cot_profiles *p, uint8_t *share, const cot_request *request)
+{
+    const uint8_t *signature = cot_profiles_find(p, request);
+    return signature && expect_of(&p->shape, share, signature);
+}
+
+void cot_profiles_go_on(const cot_profiles *p, const cot_profile *profile, cot_request_state *r,
+                        const cot_span *span)
+{
+    const bool was_told =
+        span->position >= r->prompt_tokens && r->fed / COT_PROFILE_TOLD == span->position / COT_PROFILE_TOLD;
+    if (!p->shape.cells || r->fed < r->prompt_tokens || was_told) return;
+    const bool known = r->share;
+    uint8_t *share = cot_scheduler_retell(p->scheduler, r);
+    if (!share) return;
+    const int32_t L = p->options.n_layers, E = p->options.n_experts, K = p->options.top_k;
+    if (!known) memset(share, (K * UINT8_MAX + E / 2) / E, (size_t)L * (size_t)E);
+    expect_of(&p->shape, share, profile->text);
 }

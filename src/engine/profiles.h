@@ -10,6 +10,8 @@
 #include "routing/signature.h"
 #include "schedule/scheduler.h"
 
+enum { COT_PROFILE_TOLD = 16 };
+
 typedef struct cot_profiles_options {
     int32_t n_layers, n_experts, top_k; // of the model; 0 layers: nothing is counted
     double half_life_tokens, half_life_seconds;
@@ -53,6 +55,10 @@ void cot_profiles_admit(const cot_profiles *profiles, cot_profile *profile, cons
 /* A span of it was fed, whose first token is number `token` of a step that is routed by experts [layers][stride][K]. */
 void cot_profiles_feed(cot_profiles *profiles, cot_profile *profile, const cot_request_state *request,
                        const cot_span *span, int64_t token, const uint16_t *experts, int64_t stride);
+/* Its text goes on: what the schedule expects of it is told anew, by its signature so far, behind its prompt and then every
+ * COT_PROFILE_TOLD tokens; where somebody asks and something is counted. */
+void cot_profiles_go_on(const cot_profiles *profiles, const cot_profile *profile, cot_request_state *request,
+                        const cot_span *span);
 /* It is over, and not released yet: who watches is told, where its prompt was fed. */
 void cot_profiles_finish(const cot_profiles *profiles, const cot_profile *profile,
                          const cot_request_state *request, uint64_t epoch);

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 static const double most_late = 0.5; // part of the foreseen time that is left for what is foreseen wrongly
 
@@ -10,6 +11,8 @@ struct step {
     cot_request_state *const *active;
     int64_t count, room, rows; // room: tokens
     int32_t given[COT_COMPOSE_MOST_ACTIVE];
+    cot_overlap_sequence sequence[COT_COMPOSE_MOST_ACTIVE]; // of each, what choosing asks
+    int32_t order[COT_COMPOSE_MOST_ACTIVE];                 // who sat out longest first
 };
 
 static bool decodes(const cot_request_state *r)
@@ -39,16 +42,11 @@ static int64_t give(struct step *s, int64_t i, int64_t most)
     return tokens;
 }
 
-/* A token for those that sat out `least` steps or more and have none yet, the longest first. */
-static void serve(struct step *s, int64_t least, bool only_decodes)
+/* A token for those that sat out `least` steps or more, the longest first. */
+static void serve_overdue(struct step *s, int64_t least)
 {
-    int64_t longest = 0;
-    for (int64_t i = 0; i < s->count; i++)
-        if (s->active[i]->sat_out > longest) longest = s->active[i]->sat_out;
-    for (int64_t steps = longest; steps >= least; steps--)
-        for (int64_t i = 0; i < s->count && s->room > 0; i++)
-            if (s->active[i]->sat_out == steps && !s->given[i] && (!only_decodes || decodes(s->active[i])))
-                give(s, i, 1);
+    for (int64_t n = 0; n < s->count && s->room > 0 && s->sequence[s->order[n]].waited >= least; n++)
+        give(s, s->order[n], 1);
 }
 
 static void serve_first_chunk(struct step *s, const cot_scheduler_limits *limits)
@@ -59,6 +57,54 @@ static void serve_first_chunk(struct step *s, const cot_scheduler_limits *limits
     int64_t least = smaller(COT_COMPOSE_LEAST, limits->step_tokens / 2);
     if (s->active[i]->all_logits) least = smaller(least, limits->step_logits / 2);
     give(s, i, least - s->given[i]);
+}
+
+/* Whether the first `count` of those in `order`, which decode, take longer than they should. */
+static bool are_late(const struct step *s, const int32_t *order, int64_t count,
+                     const cot_scheduler_limits *limits, const cot_cost *cost)
+{
+    cot_cost_step step = {0};
+    if (!limits->target_ns) return false;
+    for (int64_t n = 0; n < count; n++) cot_cost_add_span(&step, s->active[order[n]]->fed, 1);
+    return cot_cost_predict(cost, &step) > (double)limits->target_ns;
+}
+
+/* How many of them are in time, `least` or more; `most` are late. */
+static int64_t in_time(const struct step *s, const int32_t *order, int64_t least, int64_t most,
+                       const cot_scheduler_limits *limits, const cot_cost *cost)
+{
+    for (int64_t late = most; late - least > 1;) {
+        const int64_t middle = least + (late - least) / 2;
+        if (are_late(s, order, middle, limits, cost))
+            late = middle;
+        else
+            least = middle;
+    }
+    return least;
+}
+
+/* Some of those that decode have their token: they waited longest. */
+static void serve_decodes(struct step *s, const cot_scheduler_limits *limits, int64_t patience,
+                          const cot_cost *cost, float *missing)
+{
+    int32_t order[COT_COMPOSE_MOST_ACTIVE];
+    const int64_t cells = limits->foresight.admits ? limits->foresight.cells : 0;
+    int64_t count = 0, had = 0;
+    for (int64_t n = 0; n < s->count; n++) {
+        if (!decodes(s->active[s->order[n]])) continue;
+        had += s->given[s->order[n]];
+        order[count++] = s->order[n];
+    }
+    int64_t serves = had + smaller(count - had, smaller(s->room, s->rows));
+    if (serves == had) return;
+    if (serves < count || are_late(s, order, count, limits, cost)) {
+        cot_overlap_choose(order, s->sequence, count, smaller(serves, count - 1), patience, missing, cells);
+        if (are_late(s, order, serves, limits, cost)) {
+            const int64_t served = in_time(s, order, had, serves, limits, cost);
+            if (2 * served >= count) serves = served;
+        }
+    }
+    for (int64_t n = had; n < serves; n++) give(s, order[n], 1);
 }
 
 /* The step as it would be with so many more tokens of chunks, in order. */
@@ -109,14 +155,22 @@ static int32_t write_spans(cot_span *spans, const struct step *s)
 }
 
 int32_t cot_compose(cot_span *spans, cot_request_state *const *active, int64_t count,
-                    const cot_scheduler_limits *limits, const cot_cost *cost)
+                    const cot_scheduler_limits *limits, const cot_cost *cost, float *missing)
 {
-    struct step s = {
-        .active = active, .count = count, .room = limits->step_tokens, .rows = limits->step_logits};
+    const int64_t patience = limits->max_wait_steps > 1 ? limits->max_wait_steps : 1;
+    struct step s;
     assert(count <= COT_COMPOSE_MOST_ACTIVE);
-    serve(&s, limits->max_wait_steps > 1 ? limits->max_wait_steps : 1, false);
+    s.active = active;
+    s.count = count;
+    s.room = limits->step_tokens;
+    s.rows = limits->step_logits;
+    memset(s.given, 0, (size_t)count * sizeof *s.given);
+    for (int64_t i = 0; i < count; i++)
+        s.sequence[i] = (cot_overlap_sequence){active[i]->share, active[i]->sat_out};
+    cot_overlap_order(s.order, s.sequence, count);
+    serve_overdue(&s, patience);
     serve_first_chunk(&s, limits);
-    serve(&s, 0, true);
+    serve_decodes(&s, limits, patience, cost, missing);
     int64_t chunks = tokens_in_time(&s, limits, cost);
     for (int64_t i = 0; i < count; i++)
         if (!decodes(active[i])) chunks -= give(&s, i, chunks);

@@ -1,6 +1,7 @@
 #include "schedule/overlap.h"
 
 #include <math.h>
+#include <string.h>
 
 static const float sure = 0.98f; // at most, of what is a guess
 
@@ -49,43 +50,55 @@ void cot_overlap_expect(uint8_t *share, const float *history, const float *token
 
 /* ---- steps ---- */
 
-/* The one that waited longest of those that are left, at least so many steps; -1: none has. */
-static int64_t longest_waiting(const cot_overlap_sequence *sequences, int64_t count, int64_t least)
+/* By insertion: from one step to the next hardly any change places. */
+void cot_overlap_order(int32_t *order, const cot_overlap_sequence *sequences, int64_t count)
 {
-    int64_t found = -1;
-    for (int64_t i = 0; i < count; i++)
-        if (!sequences[i].taken && sequences[i].waited >= least &&
-            (found < 0 || sequences[i].waited > sequences[found].waited))
-            found = i;
-    return found;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t waited = sequences[i].waited;
+        int64_t low = 0, high = i; // of those before it that waited as long or longer
+        if (i && sequences[order[i - 1]].waited >= waited) low = i;
+        while (low < high) {
+            const int64_t middle = low + (high - low) / 2;
+            if (sequences[order[middle]].waited >= waited)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        memmove(order + low + 1, order + low, (size_t)(i - low) * sizeof *order);
+        order[low] = (int32_t)i;
+    }
 }
 
-static int64_t least_added(const cot_overlap_sequence *sequences, int64_t count, const float *missing,
-                           int64_t cells)
+/* Which of the `count` first ones adds least; none behind one of which nothing is known. */
+static int64_t least_added(const int32_t *order, const cot_overlap_sequence *sequences, int64_t count,
+                           const float *missing, int64_t cells)
 {
-    int64_t found = -1;
+    int64_t found = 0;
     double least = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (sequences[i].taken) continue;
-        const double added = cot_overlap_added(missing, sequences[i].share, cells);
-        if (found < 0 || added < least) {
-            found = i;
-            least = added;
-        }
+    for (int64_t i = 0; i < count && sequences[order[i]].share; i++) {
+        const double added = cot_overlap_added(missing, sequences[order[i]].share, cells);
+        if (i && added >= least) continue;
+        found = i;
+        least = added;
     }
     return found;
 }
 
-void cot_overlap_choose(cot_overlap_sequence *sequences, int64_t count, int64_t batch, int64_t max_wait,
-                        float *missing, int64_t cells)
+void cot_overlap_choose(int32_t *order, const cot_overlap_sequence *sequences, int64_t count, int64_t batch,
+                        int64_t max_wait, float *missing, int64_t cells)
 {
+    if (!batch || batch >= count || !cells) return; // all, or those that waited longest
+    const int64_t affordable = COT_OVERLAP_WORK / (batch * cells),
+                  window = affordable > COT_OVERLAP_LOOKED_AT ? affordable : COT_OVERLAP_LOOKED_AT;
     cot_overlap_clear(missing, cells);
-    for (int64_t i = 0; i < count; i++) sequences[i].taken = false;
-    for (int64_t n = 0; n < batch && n < count; n++) {
-        int64_t next = longest_waiting(sequences, count, n ? max_wait : 0);
-        if (next < 0) next = least_added(sequences, count, missing, cells);
-        sequences[next].taken = true;
-        cot_overlap_take(missing, sequences[next].share, cells);
+    for (int64_t n = 0; n < batch; n++, order++, count--) {
+        int64_t next = 0;
+        if (n && sequences[*order].waited < max_wait)
+            next = least_added(order, sequences, count < window ? count : window, missing, cells);
+        const int32_t taken = order[next];
+        memmove(order + 1, order, (size_t)next * sizeof *order);
+        *order = taken;
+        if (sequences[taken].share) cot_overlap_take(missing, sequences[taken].share, cells);
     }
 }
 

@@ -9,8 +9,10 @@
 #include <stdint.h>
 
 enum {
-    COT_OVERLAP_WINDOW = 16,   // of the waiting requests so many, the oldest, may be admitted next
-    COT_OVERLAP_OVERTAKEN = 16 // so many may overtake a waiting request
+    COT_OVERLAP_WINDOW = 16,    // of the waiting requests so many, the oldest, may be admitted next
+    COT_OVERLAP_OVERTAKEN = 16, // so many may overtake a waiting request
+    COT_OVERLAP_LOOKED_AT = 8,  // sequences of which a step takes the next, at least
+    COT_OVERLAP_WORK = 1 << 20  // cells that choosing a step's sequences looks at, unless that is more
 };
 
 void cot_overlap_clear(float *missing, int64_t cells);
@@ -27,20 +29,25 @@ void cot_overlap_expect(uint8_t *share, const float *history, const float *token
 
 /* A sequence that a step may take. */
 typedef struct cot_overlap_sequence {
-    const uint8_t *share; // [cells]
+    const uint8_t *share; // [cells]; NULL: nothing is known of it
     int64_t waited;       // steps that it has sat out
-    bool taken;           // filled in
 } cot_overlap_sequence;
 
-/* Takes `batch` of `count` sequences: first those that waited `max_wait` steps or more, the longest first, at any rate the one that
- * waited longest; then one after the other the one that adds least. Nobody waits longer than
+/* Fills in order [count] with the numbers of sequences, who waited longest first, equal ones by their numbers. */
+void cot_overlap_order(int32_t *order, const cot_overlap_sequence *sequences, int64_t count);
+/* Takes `batch` of the sequences that `order` [count], as above, names, and moves them to its beginning, in the order in which they are
+ * taken: first those that waited `max_wait` steps or more, the longest first, at any rate the one that waited longest; then one
+ * after the other the one that adds least, those that waited longer first among equals. Of what is left those are looked at that
+ * waited longest, COT_OVERLAP_LOOKED_AT or as many more as COT_OVERLAP_WORK allows, up to one of which nothing is known: nobody
+ * passes that. What a sequence costs besides, its own keys and values above all, is the same in whichever step, and chooses nobody.
+ * Nobody waits longer than
  *
  *     max_wait + ceil(count / batch) - 1 steps:
  *
  * one that has waited max_wait steps has at most count - 1 before it, of which every step takes `batch`, and those that were
- * taken begin anew behind it. `missing` [cells] is scratch. */
-void cot_overlap_choose(cot_overlap_sequence *sequences, int64_t count, int64_t batch, int64_t max_wait,
-                        float *missing, int64_t cells);
+ * taken begin anew behind it, as does who comes. `missing` [cells] is scratch. */
+void cot_overlap_choose(int32_t *order, const cot_overlap_sequence *sequences, int64_t count, int64_t batch,
+                        int64_t max_wait, float *missing, int64_t cells);
 
 /* A request that waits. */
 typedef struct cot_overlap_waiting {

@@ -27,10 +27,11 @@ cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limi
     s->spans = calloc(tokens, sizeof *s->spans);
     s->maps = calloc((size_t)limits->step_maps, sizeof *s->maps);
     s->missing = calloc((size_t)limits->foresight.cells + 1, sizeof *s->missing);
+    s->left = calloc((size_t)limits->foresight.cells + 1, sizeof *s->left);
     s->share = calloc((size_t)limits->foresight.cells + 1, sizeof *s->share);
     s->missing_is_old = true;
     if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps || !s->missing ||
-        !s->share)
+        !s->left || !s->share)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the scheduler's tables");
     while (s->free_row_count < limits->sequences) {
         s->free_rows[s->free_row_count] = (int32_t)(limits->sequences - 1 - s->free_row_count);
@@ -48,7 +49,7 @@ size_t cot_scheduler_bytes(const cot_scheduler_limits *l)
            (size_t)l->sequences * (sizeof(int32_t) + 2 * sizeof(void *)) +
            (size_t)l->step_tokens * (sizeof(int32_t) + sizeof(cot_span)) +
            (size_t)l->step_maps * sizeof(cot_page_map) +
-           (size_t)(l->foresight.cells + 1) * (sizeof(float) + 1);
+           (size_t)(l->foresight.cells + 1) * (2 * sizeof(float) + 1);
 }
 
 static void free_request(cot_request_state *r)
@@ -139,7 +140,8 @@ void cot_scheduler_close(cot_scheduler *s)
     free_all(s->ended);
     cot_prefix_close(&s->prefix);
     cot_page_pool_close(&s->pool);
-    void *owned[] = {s->free_rows, s->active, s->by_row, s->ids, s->spans, s->maps, s->missing, s->share};
+    void *owned[] = {s->free_rows, s->active,  s->by_row, s->ids,  s->spans,
+                     s->maps,      s->missing, s->left,   s->share};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     *s = (cot_scheduler){0};
 }
@@ -155,16 +157,21 @@ static int64_t cells_of_request(const cot_scheduler *s)
     return s->limits.foresight.admits ? s->limits.foresight.cells : 0;
 }
 
+/* Where what is expected of it stands, which is so where somebody asks. */
+static uint8_t *share_of(const cot_request_state *r)
+{
+    return (uint8_t *)(r->pages + cot_page_count(r->limit));
+}
+
 /* Looks whether something is known of its experts. */
 static void foretell(const cot_scheduler *s, cot_request_state *r)
 {
     const cot_scheduler_foresight *f = &s->limits.foresight;
-    uint8_t *const share = (uint8_t *)(r->pages + cot_page_count(r->limit));
     const cot_request text = {.prompt = r->tokens,
                               .prompt_tokens = r->prompt_tokens,
                               .cache_salt = r->salt ? r->salt->data : NULL,
                               .cache_salt_bytes = r->salt ? r->salt->bytes : 0};
-    if (f->expect(f->context, share, &text)) r->share = share;
+    if (f->expect(f->context, share_of(r), &text)) r->share = share_of(r);
 }
 
 cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *request, int64_t limit,
@@ -226,6 +233,14 @@ static bool fits(cot_scheduler *s, const cot_request_state *r, int32_t node, int
     int64_t room = pages_to_be_had(s) - cot_prefix_idle_pages(&s->prefix, node);
     for (int64_t i = 0; i < s->active_count; i++) room -= pages_to_take(s->active[i], s->active[i]->known);
     return cot_page_count(r->known) - blocks * s->limits.block / COT_KV_PAGE <= room;
+}
+
+uint8_t *cot_scheduler_retell(cot_scheduler *s, cot_request_state *r)
+{
+    if (!cells_of_request(s)) return NULL;
+    s->missing_is_old = true;
+    r->share = share_of(r);
+    return share_of(r);
 }
 
 /* What those that are active are not expected to call. */
@@ -387,7 +402,8 @@ static void take_pages(cot_scheduler *s, cot_request_state *r, const cot_span *s
 static int32_t compose(cot_scheduler *s)
 {
     for (;;) {
-        const int32_t spans = cot_compose(s->spans, s->active, s->active_count, &s->limits, &s->cost);
+        const int32_t spans =
+            cot_compose(s->spans, s->active, s->active_count, &s->limits, &s->cost, s->left);
         int64_t pages = 0;
         for (int32_t i = 0; i < spans; i++)
             pages +=

@@ -61,7 +61,7 @@ static inline bool cot_request_draws(const cot_request_state *request, const cot
 /* What foretells the experts of requests. */
 typedef struct cot_scheduler_foresight {
     int64_t cells; // (MoE layer, expert)s; 0: nothing does
-    bool admits;   // requests are admitted by it, else in the order in which they came
+    bool admits;   // requests are admitted, and a step's taken, by it, else in the order in which they came
     /* Fills in share [cells] of the text that begins with the request's prompt; false: nothing is known of it yet. */
     bool (*expect)(const void *context, uint8_t *share, const cot_request *request);
     /* Where experts sit now: homes are chosen by what requests would send from there. NULL: by load alone. */
@@ -94,6 +94,7 @@ typedef struct cot_scheduler {
     cot_request_state *waiting, **waiting_end, *ended;
     float *missing; // [foresight.cells] of the active ones, unless one of them left since
     bool missing_is_old;
+    float *left;           // [foresight.cells] scratch: of those that a step takes
     uint8_t *share;        // [foresight.cells] scratch: of a request that has no home yet
     int32_t *ids;          // [step_tokens] what a plan points to
     cot_span *spans;       // [step_tokens]
@@ -124,6 +125,9 @@ cot_request_state *cot_scheduler_admit(cot_scheduler *scheduler);
 cot_step cot_scheduler_plan(cot_scheduler *scheduler);
 /* The KV of an active one holds so many more tokens. */
 void cot_scheduler_fed(cot_scheduler *scheduler, cot_request_state *request, int64_t tokens);
+/* What is expected of an active one is told anew: where to [limits.foresight.cells], which it holds then. What stands there is what was
+ * told last or, if its `share` was NULL, nothing. NULL: nobody asks. */
+uint8_t *cot_scheduler_retell(cot_scheduler *scheduler, cot_request_state *request);
 /* One that waits or is active; NULL if there is none with that id. */
 cot_request_state *cot_scheduler_find(const cot_scheduler *scheduler, uint64_t id);
 /* Ends a request that waits or is active: its row and pages are free at once, itself with the next sweep. */

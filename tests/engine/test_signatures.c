@@ -146,6 +146,86 @@ static void what_called_the_prefix_comes_before_tables(void **state)
     unlink(path);
 }
 
+/* A request that runs, and what it was seen to call. */
+struct running {
+    uint64_t id;
+    int64_t prompt, position, told;
+    const cot_signature_shape *shape;
+    uint8_t signature[4096], then[4096]; // now; when it was last to be told
+};
+
+static void on_routing(void *context, uint64_t request, int64_t position, int32_t token,
+                       const uint16_t *experts, const float *weights)
+{
+    struct running *r = context;
+    (void)request, (void)token, (void)weights;
+    cot_signature_add(r->signature, r->shape, experts, r->shape->top_k); // [layers][K]
+    r->position = position + 1;
+}
+
+/* Whether a request's shares are those of the signature that it had when they were last told. */
+static void must_be_foretold(const cot_engine *e, struct running *r)
+{
+    const int64_t experts = e->info.experts, K = e->info.top_k;
+    const cot_request_state *state = cot_scheduler_find(&e->loop.scheduler, r->id);
+    if (!state || r->position < r->prompt) return;
+    if (!r->told || r->position / COT_PROFILE_TOLD != r->told / COT_PROFILE_TOLD) {
+        memcpy(r->then, r->signature, sizeof r->then);
+        r->told = r->position;
+    }
+    assert_non_null(state->share);
+    for (int64_t l = 0; l < e->info.moe_layers; l++) {
+        double sum = 0;
+        for (int64_t i = 0; i < experts; i++) sum += r->then[l * experts + i];
+        for (int64_t i = 0; i < experts; i++) {
+            const double wanted = fmin(1, (double)(K * r->then[l * experts + i]) / sum);
+            assert_true(fabs(state->share[l * experts + i] / 255. - wanted) < 0.51 / 255);
+        }
+    }
+}
+
+/* With every sixteenth token anew; steps have no room for all at times. */
+static void who_runs_is_foretold_by_what_it_called(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 10, AT_ONCE = 6, PROMPT = 40, MORE = 60 };
+    static struct running running[REQUESTS];
+    uint64_t seed = test_seed();
+    cot_engine_options o;
+    cot_engine_options_init(&o);
+    o.batch.schedule = "experts";
+    o.batch.sequences = AT_ONCE;
+    o.batch.step_tokens = AT_ONCE;
+    o.memory.block_tokens = 0; // no text begins with another's
+    o.watch.popularity_half_life = 100;
+    o.watch.capture_routing = true;
+    char path[TABLES_PATH];
+    assert_true(drawn_tables(path, TINY, 2, false, &seed));
+    o.batch.signature_tables = path;
+    cot_engine *e = must_open(&o);
+    memset(running, 0, sizeof running);
+    for (int i = 0; i < REQUESTS; i++) {
+        struct running *r = &running[i];
+        r->prompt = 1 + (int64_t)(draw(&seed) % PROMPT);
+        r->shape = &e->loop.profiles.shape;
+        int32_t *ids = drawn_ids(r->prompt, e->info.vocab, &seed);
+        cot_request text = generating_from(ids, r->prompt, 1 + (int64_t)(draw(&seed) % MORE));
+        text.sampling.ignore_eos = true;
+        const cot_events events = {.context = r, .on_routing = on_routing};
+        r->id = must_submit(e, &text, 0, &events);
+        free(ids);
+    }
+    for (size_t left = 1; left;) {
+        assert_int_equal(cot_engine_step(e, &left, NULL), COT_OK);
+        for (int i = 0; i < REQUESTS; i++) must_be_foretold(e, &running[i]);
+    }
+    cot_engine_load load;
+    cot_engine_get_load(e, &load);
+    assert_true(load.waited_steps > 0);
+    cot_engine_close(e);
+    unlink(path);
+}
+
 static void must_refuse(const char *tables, const char *text)
 {
     cot_engine *engine;
@@ -185,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_are_foretold_by_their_last_tokens),
                                        cmocka_unit_test(what_called_the_prefix_comes_before_tables),
+                                       cmocka_unit_test(who_runs_is_foretold_by_what_it_called),
                                        cmocka_unit_test(other_tables_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Who is taken into a step and who is admitted, by experts, against plain models; and how long anybody waits. */
 #include "harness/cmocka.h"
 #include "harness/engine/requests.h"
+#include "harness/memory.h"
 #include "harness/seed.h"
 
 #include "schedule/overlap.h"
@@ -95,28 +96,42 @@ static void both_sources_count(void **state)
     assert_true(share[0] == 0 && share[1] == 0 && share[2] >= 245 && share[3] >= 245);
 }
 
-/* By the rule, written down once more: who waited too long, then whatever leaves the union smallest. */
-static void plain_choice(bool *taken, uint8_t shares[][CELLS], const int64_t *waited, int64_t count,
-                         int64_t batch, int64_t max_wait)
+/* The number of the one that waited longest and is not taken, behind `behind` such; -1: there is none. */
+static int64_t longest_left(const int64_t *waited, const bool *taken, int64_t count, int64_t behind)
 {
-    memset(taken, 0, (size_t)count * sizeof *taken);
-    for (int64_t n = 0; n < batch && n < count; n++) {
-        int64_t longest = -1, best = -1;
-        double least = 0;
+    for (int64_t steps = 10; steps >= 0; steps--)
         for (int64_t i = 0; i < count; i++)
-            if (!taken[i] && (longest < 0 || waited[i] > waited[longest])) longest = i;
-        for (int64_t i = 0; i < count; i++) {
-            if (taken[i]) continue;
-            taken[i] = true;
-            const double all = expected_union(shares, taken, count);
-            taken[i] = false;
-            if (best < 0 || all < least - 1e-9) {
-                best = i;
-                least = all;
-            }
+            if (!taken[i] && waited[i] == steps && behind-- == 0) return i;
+    return -1;
+}
+
+/* By the rule, written down once more: who waited too long, then whatever leaves the union smallest, up to one that is not foretold.
+ * Returns how many; order [count] of them. */
+static int64_t plain_choice(int64_t *order, uint8_t shares[][CELLS], const bool *known, const int64_t *waited,
+                            int64_t count, int64_t batch, int64_t max_wait)
+{
+    bool taken[MOST] = {false}, in[MOST] = {false};
+    int64_t n = 0;
+    for (; n < batch && n < count; n++) {
+        const int64_t longest = longest_left(waited, taken, count, 0);
+        int64_t best = longest;
+        double least = 1e9;
+        const bool overdue = n == 0 || batch >= count || waited[longest] >= max_wait;
+        for (int64_t behind = 0, i; !overdue && (i = longest_left(waited, taken, count, behind)) >= 0;
+             behind++) {
+            if (!known[i]) break;
+            in[i] = true;
+            const double all = expected_union(shares, in, count);
+            in[i] = false;
+            if (all > least - 1e-9) continue;
+            best = i;
+            least = all;
         }
-        taken[n == 0 || waited[longest] >= max_wait ? longest : best] = true;
+        order[n] = best;
+        taken[best] = true;
+        in[best] = known[best];
     }
+    return n;
 }
 
 static void steps_take_whoever_adds_least(void **state)
@@ -125,27 +140,61 @@ static void steps_take_whoever_adds_least(void **state)
     uint64_t seed = test_seed();
     for (int round = 0; round < 300; round++) {
         static uint8_t shares[MOST][CELLS];
-        int64_t waited[MOST];
-        bool expected[MOST];
+        int64_t waited[MOST], expected[MOST];
+        bool known[MOST];
         cot_overlap_sequence sequences[MOST];
         float missing[CELLS];
+        int32_t order[MOST];
         const int64_t count = 1 + below(&seed, MOST), batch = 1 + below(&seed, MOST),
-                      max_wait = 1 + below(&seed, 8);
+                      max_wait = 1 + below(&seed, 8), unknown = below(&seed, 8);
         for (int64_t i = 0; i < count; i++) {
             for (int c = 0; c < CELLS; c++)
                 shares[i][c] = draw(&seed) % 4 ? 0 : 255; // so that unions are exact
             waited[i] = below(&seed, 10);
-            sequences[i] = (cot_overlap_sequence){shares[i], waited[i], draw(&seed) % 2};
+            known[i] = below(&seed, 20) >= unknown;
+            sequences[i] = (cot_overlap_sequence){known[i] ? shares[i] : NULL, waited[i]};
         }
-        cot_overlap_choose(sequences, count, batch, max_wait, missing, CELLS);
-        plain_choice(expected, shares, waited, count, batch, max_wait);
-        for (int64_t i = 0; i < count; i++)
-            if (sequences[i].taken != expected[i])
-                fail_msg("%d of %d: number %d is taken or not, by mistake", (int)batch, (int)count, (int)i);
+        cot_overlap_order(order, sequences, count);
+        cot_overlap_choose(order, sequences, count, batch, max_wait, missing, CELLS);
+        const int64_t n = plain_choice(expected, shares, known, waited, count, batch, max_wait);
+        bool seen[MOST] = {false};
+        for (int64_t i = 0; i < count; i++) {
+            if (i < n && order[i] != expected[i])
+                fail_msg("%d of %d: number %d is taken in place %d, not %d", (int)batch, (int)count, order[i],
+                         (int)i, (int)expected[i]);
+            assert_false(seen[order[i]]);
+            seen[order[i]] = true;
+        }
+        for (int64_t i = n; i + 1 < count; i++) // the others stay in their order
+            assert_true(waited[order[i]] > waited[order[i + 1]] ||
+                        (waited[order[i]] == waited[order[i + 1]] && order[i] < order[i + 1]));
     }
 }
 
-/* Shares that would have some left out for ever, of 10,000 drawn runs. */
+/* Where looking at all would be too much work, of those that waited longest so many are looked at. */
+static void work_is_bounded(void **state)
+{
+    (void)state;
+    enum { MANY = COT_OVERLAP_WORK / 4, COUNT = COT_OVERLAP_LOOKED_AT + 4, BATCH = 4 };
+    uint8_t *all = must_allocate(MANY, 1), *none = must_allocate(MANY, 1);
+    float *missing = must_allocate(MANY, sizeof *missing);
+    memset(all, 200, MANY);
+    memset(none, 0, MANY);
+    for (int best = 1; best < COUNT; best++) {
+        cot_overlap_sequence sequences[COUNT];
+        int32_t order[COUNT];
+        for (int i = 0; i < COUNT; i++) sequences[i] = (cot_overlap_sequence){i == best ? none : all, 0};
+        cot_overlap_order(order, sequences, COUNT);
+        cot_overlap_choose(order, sequences, COUNT, 2, 9, missing, MANY);
+        assert_int_equal(order[0], 0);
+        assert_int_equal(order[1], best <= COT_OVERLAP_LOOKED_AT ? best : 1);
+    }
+    free(all);
+    free(none);
+    free(missing);
+}
+
+/* Shares that would have some left out for ever, of 10,000 drawn runs; some of which nothing is known. */
 static void nobody_sits_out_longer_than_the_bound(void **state)
 {
     (void)state;
@@ -155,18 +204,20 @@ static void nobody_sits_out_longer_than_the_bound(void **state)
     for (int run = 0; run < RUNS; run++) {
         static uint8_t shares[MOST][FEW];
         cot_overlap_sequence sequences[MOST];
+        int32_t order[MOST];
         float missing[FEW];
         const int64_t count = 1 + below(&seed, MOST), batch = 1 + below(&seed, count),
                       max_wait = 1 + below(&seed, 12), bound = max_wait + (count + batch - 1) / batch - 1;
         for (int64_t i = 0; i < count; i++) {
             for (int c = 0; c < FEW; c++) shares[i][c] = (uint8_t)(draw(&seed) % 256);
-            sequences[i] = (cot_overlap_sequence){shares[i], 0, false};
+            sequences[i] = (cot_overlap_sequence){draw(&seed) % 16 ? shares[i] : NULL, 0};
         }
         for (int step = 0; step < STEPS; step++) {
-            cot_overlap_choose(sequences, count, batch, max_wait, missing, FEW);
+            cot_overlap_order(order, sequences, count);
+            cot_overlap_choose(order, sequences, count, batch, max_wait, missing, FEW);
             for (int64_t i = 0; i < count; i++) {
-                cot_overlap_sequence *s = &sequences[i];
-                s->waited = s->taken ? 0 : s->waited + 1;
+                cot_overlap_sequence *s = &sequences[order[i]];
+                s->waited = i < batch ? 0 : s->waited + 1;
                 if (s->waited > bound)
                     fail_msg("%d of %d, wait %d: one sat out %d steps, the bound is %d", (int)batch,
                              (int)count, (int)max_wait, (int)s->waited, (int)bound);
@@ -241,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_one_adds_is_what_the_union_grows_by),
                                        cmocka_unit_test(both_sources_count),
                                        cmocka_unit_test(steps_take_whoever_adds_least),
+                                       cmocka_unit_test(work_is_bounded),
                                        cmocka_unit_test(nobody_sits_out_longer_than_the_bound),
                                        cmocka_unit_test(nobody_is_overtaken_more_often_than_the_bound)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -228,7 +228,7 @@ static void model_plan(struct world *w)
     cot_request_state *active[ROWS];
     for (;;) {
         for (size_t i = 0; i < w->running; i++) active[i] = cot_scheduler_find(&w->s, w->each[w->runs[i]].id);
-        const int32_t count = cot_compose(spans, active, (int64_t)w->running, &w->s.limits, &w->s.cost);
+        const int32_t count = cot_compose(spans, active, (int64_t)w->running, &w->s.limits, &w->s.cost, NULL);
         int64_t needed = 0;
         for (int32_t i = 0; i < count; i++)
             needed +=

@@ -69,7 +69,7 @@ static void compose(cot_span *spans, int32_t expected, cot_request_state *states
     cot_scheduler_limits limits = {
         .step_tokens = step_tokens, .step_logits = step_logits, .max_wait_steps = 8};
     for (int64_t i = 0; i < count; i++) active[i] = &states[i];
-    assert_int_equal(cot_compose(spans, active, count, &limits, NULL), expected);
+    assert_int_equal(cot_compose(spans, active, count, &limits, NULL, NULL), expected);
 }
 
 static void assert_span(const cot_span *s, int row, int position, int tokens, int logits)
@@ -147,22 +147,22 @@ static void targets_by_example(void **state)
     cot_scheduler_limits limits = {
         .step_tokens = 800, .step_logits = 800, .max_wait_steps = 8, .target_ns = 3000};
     cot_span spans[4];
-    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 3);
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost, NULL), 3);
     // 2 decode over 30 positions, c tokens of 100 + c: 1000 + 10 (2 + c) + (130 + c) / 100 <= 3000
     assert_int_equal(spans[2].tokens, 197);
     // of which steps usually differ by 5 %: 3000 / 1.1; never more than a third of it is left
     cot_cost uncertain = cost;
     uncertain.error = 0.05;
-    assert_int_equal(cot_compose(spans, active, 4, &limits, &uncertain), 3);
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &uncertain, NULL), 3);
     assert_int_equal(spans[2].tokens, 170);
     uncertain.error = 0.9;
-    assert_int_equal(cot_compose(spans, active, 4, &limits, &uncertain), 3);
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &uncertain, NULL), 3);
     assert_int_equal(spans[2].tokens, 97);
     limits.target_ns = 10; // not even the least is in time
-    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 3);
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost, NULL), 3);
     assert_int_equal(spans[2].tokens, 64);
     limits.target_ns = 6000;
-    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 4);
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost, NULL), 4);
     assert_int_equal(spans[2].tokens, 400);
     assert_int_equal(spans[2].logits, 1);
     assert_true(spans[3].tokens > 90 && spans[3].tokens < 98);
@@ -178,9 +178,56 @@ static void targets_by_example(void **state)
     assert_true(cot_compose_admits(active, 4, &limits, &cost));
     limits.target_ns = 10; // one token is too late, and half a step is none: it is fed all the same
     limits.step_tokens = 1;
-    assert_int_equal(cot_compose(spans, active + 1, 2, &limits, &cost), 1);
+    assert_int_equal(cot_compose(spans, active + 1, 2, &limits, &cost, NULL), 1);
     assert_int_equal(spans[0].tokens, 1);
     assert_int_equal(spans[0].sequence, 1);
+}
+
+/* Who decodes with whom, where there is no room or time for all: the experts that they are expected to call decide. */
+static void choices_by_example(void **state)
+{
+    (void)state;
+    enum { DECODE = 4, CELLS = 4 };
+    static const uint8_t share[DECODE][CELLS] = {
+        {255, 255, 0, 0}, {0, 0, 255, 255}, {255, 0, 0, 255}, {255, 255, 0, 0}};
+    const cot_cost cost = some_cost(); // n that decode over 10 each take 1000 + 10.1 n
+    cot_request_state states[DECODE];
+    cot_request_state *active[DECODE];
+    float missing[CELLS];
+    cot_span spans[DECODE];
+    cot_scheduler_limits limits = {.step_tokens = 2,
+                                   .step_logits = 9,
+                                   .max_wait_steps = 8,
+                                   .foresight = {.cells = CELLS, .admits = true}};
+    for (int i = 0; i < DECODE; i++) {
+        states[i] =
+            (cot_request_state){.row = i, .prompt_tokens = 5, .fed = 9, .known = 10, .share = share[i]};
+        active[i] = &states[i];
+    }
+    assert_int_equal(cot_compose(spans, active, DECODE, &limits, &cost, missing), 2);
+    assert_true(spans[0].sequence == 0 && spans[1].sequence == 3); // the same experts
+    states[1].sat_out = 1;                                         // is taken first, then who adds one
+    assert_int_equal(cot_compose(spans, active, DECODE, &limits, &cost, missing), 2);
+    assert_true(spans[0].sequence == 1 && spans[1].sequence == 2);
+    states[0].sat_out = 8; // sat out too long: whatever it calls
+    assert_int_equal(cot_compose(spans, active, DECODE, &limits, &cost, missing), 2);
+    assert_true(spans[0].sequence == 0 && spans[1].sequence == 3);
+    limits.foresight.admits = false; // nobody chooses: who sat out longest
+    assert_int_equal(cot_compose(spans, active, DECODE, &limits, &cost, NULL), 2);
+    assert_true(spans[0].sequence == 0 && spans[1].sequence == 1);
+    states[0].sat_out = states[1].sat_out = 0;
+    limits.step_tokens = 9;
+    for (int64_t target = 1001; target < 1060;
+         target++) { // as many as are in time, if these are half or more
+        const int64_t fit = (int64_t)((double)(target - 1000) / 10.1 + 1e-9);
+        limits.target_ns = target;
+        assert_int_equal(cot_compose(spans, active, DECODE, &limits, &cost, NULL),
+                         fit >= DECODE / 2 && fit < DECODE ? fit : DECODE);
+    }
+    limits.foresight.admits = true;
+    limits.target_ns = 1035;
+    assert_int_equal(cot_compose(spans, active, DECODE, &limits, &cost, missing), 3);
+    assert_true(spans[0].sequence == 0 && spans[1].sequence == 2 && spans[2].sequence == 3);
 }
 
 /* What must hold of any step, by words: see compose.h. */
@@ -189,6 +236,9 @@ static void check_step(const cot_span *spans, int32_t count, const cot_request_s
 {
     int64_t tokens = 0, logits = 0, order = -1, given[16] = {0}, positions = 0, wanting = 0;
     bool awaited = false;
+    cot_cost_step decoding = {0};
+    int64_t all_decode = 0, longest = -1; // of those left out, the one that knows most
+    bool chosen = false;                  // one that decodes was taken that was not overdue
     const int64_t patience = limits->max_wait_steps > 1 ? limits->max_wait_steps : 1;
     for (int32_t i = 0; i < count; i++) {
         const cot_span *span = &spans[i];
@@ -213,8 +263,12 @@ static void check_step(const cot_span *spans, int32_t count, const cot_request_s
         const cot_request_state *r = &states[s];
         const bool decodes = r->known - r->fed == 1 && r->fed >= r->prompt_tokens;
         awaited |= decodes;
+        all_decode += decodes;
+        if (decodes && given[s]) cot_cost_add_span(&decoding, r->fed, 1);
+        if (decodes && given[s]) chosen |= r->sat_out < patience;
+        if (decodes && !given[s] && r->fed > longest) longest = r->fed;
         wanting += r->known - r->fed - given[s];
-        if (!given[s] && (decodes || r->sat_out >= patience)) assert_true(full);
+        if (!given[s] && r->sat_out >= patience) assert_true(full);
         for (int64_t other = 0; other < active; other++) // longer first; rows may be had by some alone
             if (!given[s] && r->sat_out >= patience && given[other] && logits < limits->step_logits)
                 assert_true(states[other].sat_out >= r->sat_out);
@@ -230,12 +284,19 @@ static void check_step(const cot_span *spans, int32_t count, const cot_request_s
         }
         if (given[s] > promised) beyond += given[s] - promised;
     }
+    if (longest >= 0 && !full) { // somebody sits out who would have had room: for the target's sake
+        cot_cost_step more = decoding;
+        cot_cost_add_span(&more, longest, 1);
+        assert_true(limits->target_ns && 2 * decoding.tokens >= all_decode);
+        assert_true(!chosen || cot_cost_predict(cost, &decoding) <= (double)limits->target_ns);
+        assert_true(cot_cost_predict(cost, &more) > (double)limits->target_ns);
+    }
     if (!limits->target_ns || !awaited) {
         if (wanting) assert_true(full);
         return;
     }
     const double target = (double)limits->target_ns;
-    const cot_cost_step step = {tokens, positions, 0}, longer = {tokens + 1, positions + 301, 0};
+    const cot_cost_step step = {tokens, positions, 0}, longer = {tokens + 1, positions + 310, 0};
     if (beyond) assert_true(cot_cost_predict(cost, &step) <= target + 1e4 / 100); // others' positions
     if (wanting && !full) assert_true(cot_cost_predict(cost, &longer) > target);
 }
@@ -275,57 +336,70 @@ static void steps_at_random(void **state)
             active[s] = &states[s];
         }
         memcpy(before, states, sizeof before);
-        int32_t written = cot_compose(spans, active, count, &limits, &cost);
+        int32_t written = cot_compose(spans, active, count, &limits, &cost, NULL);
         check_step(spans, written, states, count, &limits, &cost);
         assert_memory_equal(before, states, sizeof before);
-        assert_int_equal(cot_compose(again, active, count, &limits, &cost), written);
+        assert_int_equal(cot_compose(again, active, count, &limits, &cost, NULL), written);
         assert_memory_equal(again, spans, (size_t)written * sizeof *spans);
     }
 }
 
-/* However little there is room for, nobody sits out more than W steps and those that it takes to serve all. */
+/* However little there is room and time for, and whatever anybody is expected to call, nobody sits out more than W steps and those
+ * that it takes to serve all: 10,000 drawn histories. */
 static void nobody_starves(void **state)
 {
     (void)state;
-    enum { MOST = 16 };
+    enum { HISTORIES = 10000, STEPS = 60, MOST = 12, CELLS = 6 };
     uint64_t seed = test_seed();
     const cot_cost cost = some_cost();
-    for (int i = 0; i < 100; i++) {
+    int64_t overdue = 0, waits = 0;
+    for (int i = 0; i < HISTORIES; i++) {
         cot_request_state states[MOST] = {0};
         cot_request_state *active[MOST];
+        uint8_t share[MOST][CELLS];
+        float missing[CELLS];
         cot_span spans[MOST];
         const int64_t count = 1 + (int64_t)(draw(&seed) % MOST);
         const cot_scheduler_limits limits = {.step_tokens = 1 + (int64_t)(draw(&seed) % (i % 2 ? 6 : 150)),
                                              .step_logits = 1 + (int64_t)(draw(&seed) % MOST),
                                              .max_wait_steps = (int64_t)(draw(&seed) % 10),
-                                             .target_ns = i % 3 ? 0 : 900 + (int64_t)(draw(&seed) % 2000)};
+                                             .target_ns = i % 3 ? 0 : 1000 + (int64_t)(draw(&seed) % 200),
+                                             .foresight = {.cells = CELLS, .admits = i % 5}};
         const int64_t batch =
                           limits.step_tokens < limits.step_logits ? limits.step_tokens : limits.step_logits,
-                      most =
-                          (limits.max_wait_steps ? limits.max_wait_steps : 1) + (count + batch - 1) / batch;
+                      patience = limits.max_wait_steps ? limits.max_wait_steps : 1,
+                      most = patience + (count + batch - 1) / batch - 1;
         for (int s = 0; s < count; s++) {
             draw_state(&states[s], s, &seed);
+            for (int c = 0; c < CELLS; c++) share[s][c] = (uint8_t)(draw(&seed) % 3 ? 0 : draw(&seed) % 256);
+            states[s].share = draw(&seed) % 16 ? share[s] : NULL;
             states[s].sat_out = 0;
             active[s] = &states[s];
         }
-        for (int step = 0; step < 500; step++) {
-            const int32_t written = cot_compose(spans, active, count, &limits, &cost);
+        for (int step = 0; step < STEPS; step++) {
+            const int32_t written = cot_compose(spans, active, count, &limits, &cost, missing);
             for (int s = 0; s < count; s++) states[s].sat_out++;
             for (int32_t w = 0; w < written; w++) {
                 cot_request_state *r = &states[spans[w].sequence];
                 r->sat_out = 0;
                 r->fed += spans[w].tokens;
                 if (r->fed == r->known) r->known++;
-                if (r->fed > 600) { // another takes its place
+                if (r->fed > 600 || draw(&seed) % 40 == 0) { // another takes its place
+                    const uint8_t *const same = r->share;
                     draw_state(r, r->row, &seed);
                     r->sat_out = 0;
+                    r->share = same;
                 }
             }
-            for (int s = 0; s < count; s++)
+            for (int s = 0; s < count; s++) {
                 if (states[s].sat_out > most)
                     fail_msg("%lld steps, of %lld", (long long)states[s].sat_out, (long long)most);
+                overdue += states[s].sat_out > patience;
+                waits += states[s].sat_out == most;
+            }
         }
     }
+    assert_true(overdue > HISTORIES / 10 && waits > HISTORIES / 10); // the bound is no idle one
 }
 
 /* ---- who runs ---- */
@@ -472,15 +546,11 @@ static void maps_are_as_many_as_a_step_needs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_counted),
-        cmocka_unit_test(steps_by_example),
-        cmocka_unit_test(steps_at_random),
-        cmocka_unit_test(targets_by_example),
-        cmocka_unit_test(nobody_starves),
-        cmocka_unit_test(who_sits_out_is_counted),
-        cmocka_unit_test(what_was_found_is_told_for_good),
-        cmocka_unit_test(who_goes_back_comes_next),
-        cmocka_unit_test(maps_are_as_many_as_a_step_needs),
+        cmocka_unit_test(pages_are_counted),        cmocka_unit_test(steps_by_example),
+        cmocka_unit_test(steps_at_random),          cmocka_unit_test(targets_by_example),
+        cmocka_unit_test(choices_by_example),       cmocka_unit_test(nobody_starves),
+        cmocka_unit_test(who_sits_out_is_counted),  cmocka_unit_test(what_was_found_is_told_for_good),
+        cmocka_unit_test(who_goes_back_comes_next), cmocka_unit_test(maps_are_as_many_as_a_step_needs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,8 @@ struct replay {
     uint64_t seed, choices;         // numbers drawn
     cot_bench_generation *running;  // [running]
     cot_overlap_sequence *sequence; // [running] the same
+    int32_t *order;                 // [running] scratch
+    bool *taken;                    // [running] by the step
     int64_t *queue, *overtaken; // [running] admission: those that run, then those that wait, the oldest first
     float *missing, *history;   // [L][E] scratch; [running][L][E]
     uint8_t *share, *called;    // [running][L][E]; [E] bits: by the batch, by any
@@ -84,12 +86,21 @@ static void expect(struct replay *r, int64_t i, cot_bench_batching way)
 
 static void take_any(struct replay *r)
 {
-    for (int64_t i = 0; i < r->o->running; i++) r->sequence[i].taken = false;
+    for (int64_t i = 0; i < r->o->running; i++) r->taken[i] = false;
     for (int64_t n = 0; n < r->o->batch;) {
         const int64_t i = below(cot_random_bits(r->seed, STREAM_CHOICE, r->choices++), r->o->running);
-        n += !r->sequence[i].taken;
-        r->sequence[i].taken = true;
+        n += !r->taken[i];
+        r->taken[i] = true;
     }
+}
+
+/* The batch of those that waited longest, or, over so many cells, of those that add least. */
+static void choose(struct replay *r, int64_t cells)
+{
+    const cot_bench_schedule_options *o = r->o;
+    cot_overlap_order(r->order, r->sequence, o->running);
+    cot_overlap_choose(r->order, r->sequence, o->running, o->batch, o->max_wait_steps, r->missing, cells);
+    for (int64_t n = 0; n < o->running; n++) r->taken[r->order[n]] = n < o->batch;
 }
 
 static void take(struct replay *r, cot_bench_batching way)
@@ -100,14 +111,14 @@ static void take(struct replay *r, cot_bench_batching way)
         take_any(r);
         break;
     case COT_BENCH_BATCH_FCFS:
-        cot_overlap_choose(r->sequence, o->running, o->batch, 0, r->missing, 0);
+        choose(r, 0);
         break;
     case COT_BENCH_BATCH_CHOSEN:
     case COT_BENCH_BATCH_ORACLE:
-        cot_overlap_choose(r->sequence, o->running, o->batch, o->max_wait_steps, r->missing, cells_of(r));
+        choose(r, cells_of(r));
         break;
     case COT_BENCH_BATCH_ADMISSION:
-        for (int64_t i = 0; i < o->running; i++) r->sequence[r->queue[i]].taken = i < o->batch;
+        for (int64_t i = 0; i < o->running; i++) r->taken[r->queue[i]] = i < o->batch;
         break;
     case COT_BENCH_BATCHINGS:
         break;
@@ -125,7 +136,7 @@ static void count(struct replay *r)
         for (int64_t i = 0; i < r->o->running; i++)
             for (int32_t k = 0; k < trace->top_k; k++)
                 r->called[cot_trace_expert(trace, l, r->running[i].at, k)] |=
-                    (uint8_t)(r->sequence[i].taken ? BATCH | ANY : ANY);
+                    (uint8_t)(r->taken[i] ? BATCH | ANY : ANY);
         for (int32_t e = 0; e < trace->n_experts; e++) {
             const int32_t rank = cot_trace_home(e, trace->n_experts, r->o->ranks);
             r->all += r->called[e] != 0;
@@ -170,7 +181,7 @@ static void go_on(struct replay *r, cot_bench_batching way)
 {
     for (int64_t i = 0; i < r->o->running; i++) {
         cot_overlap_sequence *s = &r->sequence[i];
-        if (!s->taken) {
+        if (!r->taken[i]) {
             if (++s->waited > r->row->most_waited_steps) r->row->most_waited_steps = s->waited;
             continue;
         }
@@ -250,14 +261,16 @@ static cot_status allocate(struct replay *r, cot_error *error)
     r->shuffled = calloc(sequences + 1, sizeof *r->shuffled);
     r->running = calloc(running, sizeof *r->running);
     r->sequence = calloc(running, sizeof *r->sequence);
+    r->order = calloc(running, sizeof *r->order);
+    r->taken = calloc(running, sizeof *r->taken);
     r->queue = calloc(running, sizeof *r->queue);
     r->overtaken = calloc(running, sizeof *r->overtaken);
     r->missing = calloc(cells, sizeof *r->missing);
     r->history = calloc(running * cells, sizeof *r->history);
     r->share = calloc(running * cells, sizeof *r->share);
     r->called = calloc((size_t)r->trace->n_experts, sizeof *r->called);
-    if (!r->training || !r->shuffled || !r->running || !r->sequence || !r->queue || !r->overtaken ||
-        !r->missing || !r->history || !r->share || !r->called)
+    if (!r->training || !r->shuffled || !r->running || !r->sequence || !r->order || !r->taken || !r->queue ||
+        !r->overtaken || !r->missing || !r->history || !r->share || !r->called)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld sequences",
                         (long long)r->o->running);
     for (size_t i = 0; i < running; i++) {
@@ -269,8 +282,8 @@ static cot_status allocate(struct replay *r, cot_error *error)
 
 static void free_all(struct replay *r)
 {
-    void *owned[] = {r->training,  r->shuffled, r->running, r->sequence, r->queue,
-                     r->overtaken, r->missing,  r->history, r->share,    r->called};
+    void *owned[] = {r->training, r->shuffled,  r->running, r->sequence, r->order, r->taken,
+                     r->queue,    r->overtaken, r->missing, r->history,  r->share, r->called};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
 }
 
