@@ -165,7 +165,6 @@ static void note_part(cot_relay *r)
 static void on_data(void *context, cot_http_call *call, const char *bytes, size_t count)
 {
     cot_relay *r = context;
-    (void)call;
     if (!r->is_events) {
         first_came(r);
         if (count <= COT_RELAY_MOST_ANSWER_BYTES - r->answer.bytes &&
@@ -185,6 +184,8 @@ static void on_data(void *context, cot_http_call *call, const char *bytes, size_
     } else {
         const bool went_on = r->delivery.tokens > r->tokens_before;
         if (r->verdict == COT_DELIVERY_DONE) {
+            cot_http_call_leave(call);
+            r->call = NULL;
             end_stream(r);
         } else if (r->verdict == COT_DELIVERY_ERROR && !went_on && r->delivery.resumed) {
             // whoever goes on fails at the same place

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ADDRESSES = 4, PIECE = 16 << 10 };
+enum { ADDRESSES = 4, PIECE = 16 << 10, LEFT_MS = 1000 };
 
 typedef struct address {
     struct sockaddr_storage socket;
@@ -67,6 +67,14 @@ struct cot_http_call {
     cot_http_chunks chunks;
     int64_t left; // bytes of the body; -1 up to the connection's end
 };
+
+static void hear_no_end(void *context, cot_http_call *call, const cot_error *error)
+{
+    (void)context, (void)call, (void)error;
+}
+
+/* Who hears of a call that was left. */
+static const cot_http_answer nobody = {.done = hear_no_end};
 
 static void set_list(cot_http_call *call, cot_http_call **list)
 {
@@ -369,7 +377,8 @@ static void read_answer(cot_http_call *call)
         const progress found = understand(call);
         if (found == COMPLETE) end(call, NULL);
         if (found != MORE) return;
-        if (call->stage == ANSWERING) set_timer(call, call->client->options.silence_ms);
+        if (call->stage == ANSWERING && call->answer != &nobody)
+            set_timer(call, call->client->options.silence_ms);
     }
 }
 
@@ -600,6 +609,12 @@ void cot_http_call_cancel(cot_http_call *call)
         call->cancelled = true;
     else
         free_call(call);
+}
+
+void cot_http_call_leave(cot_http_call *call)
+{
+    call->answer = &nobody;
+    set_timer(call, LEFT_MS);
 }
 
 char *cot_http_api_root(const char *url)

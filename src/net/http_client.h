@@ -54,6 +54,9 @@ cot_status cot_http_client_send(cot_http_client *client, const char *method, con
 const char *cot_http_call_header(const cot_http_call *call, const char *name);
 /* Ends a call and its connection; no callback of it follows. May be called from its callbacks but `done`. */
 void cot_http_call_cancel(cot_http_call *call);
+/* In `data`: no more of the answer is wanted, though little of it is left; no callback follows. The rest is read and thrown away, so that
+ * the connection carries other requests; one whose rest does not come within a second is closed. */
+void cot_http_call_leave(cot_http_call *call);
 
 /* The root of a server whose API is at `url`: without slashes at its end, and without the "/v1" that a user may have
  * copied with it, which the API's paths begin with. malloc'd; NULL when out of memory. */

@@ -7,6 +7,7 @@ import pathlib
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -34,6 +35,42 @@ def reply(body, status=200, kind="application/json", **fields):
         handler.wfile.write(body)
 
     return answer
+
+
+class Gate:
+    """A port that leads to another one, and counts the connections that ask for completions."""
+
+    def __init__(self, port):
+        self.to, self.asked = port, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                pair = self.listener.accept()[0], socket.create_connection(("127.0.0.1", self.to))
+                for ends in (pair, pair[::-1]):
+                    threading.Thread(target=self.lead, args=ends, daemon=True).start()
+
+    def lead(self, here, there):
+        asks = False
+        with contextlib.suppress(OSError):
+            while piece := here.recv(1 << 16):
+                self.asked += not asks and piece.startswith(b"POST /v1/completions")
+                asks |= piece.startswith(b"POST /v1/completions")
+                there.sendall(piece)
+        for end in (here, there):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        here.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.shutdown(socket.SHUT_RDWR)  # which ends the thread's accept
+        self.listener.close()
 
 
 class Passing(unittest.TestCase):
@@ -82,6 +119,13 @@ class Passing(unittest.TestCase):
         with Engine(reply(sent, kind="text/event-stream")) as engine, Router([url(engine)]) as router:
             status, headers, body = router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})
             self.assertEqual((status, body), (200, sent))
+
+    def test_connections_are_kept(self):
+        """Streams one after the other share a connection to their worker, which no one of them ends."""
+        with mocks(1) as (worker,), Gate(worker.port) as gate, Router([f"http://127.0.0.1:{gate.port}"]) as router:
+            for _ in range(5):
+                stream(router, "/v1/completions", {"prompt": [1, 2], "max_tokens": 2})
+            self.assertEqual(gate.asked, 1)
 
     def test_what_is_not_passed_on(self):
         """Keys, ranks and continuations of clients; a worker's own key goes to it alone."""

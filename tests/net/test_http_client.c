@@ -26,7 +26,7 @@ typedef struct fixture {
 /* One call and what came of it. */
 typedef struct result {
     cot_http_call *call;
-    int heads, status, ends, cancel_at_head, cancel_at_data;
+    int heads, status, ends, cancel_at_head, cancel_at_data, leave_at_data;
     char type[64];
     char body[100000];
     size_t bytes;
@@ -54,6 +54,7 @@ static void on_data(void *context, cot_http_call *call, const char *bytes, size_
     r->bytes += count;
     r->body[r->bytes] = '\0';
     if (r->cancel_at_data) cot_http_call_cancel(call);
+    if (r->leave_at_data) cot_http_call_leave(call);
 }
 
 static void on_done(void *context, cot_http_call *call, const cot_error *error)
@@ -131,7 +132,9 @@ static cot_http_client *open_client(fixture *f, uint16_t port, const char *prefi
 
 static void ask(cot_http_client *client, result *r, const char *method, const char *path, const char *body)
 {
-    *r = (result){.cancel_at_head = r->cancel_at_head, .cancel_at_data = r->cancel_at_data};
+    *r = (result){.cancel_at_head = r->cancel_at_head,
+                  .cancel_at_data = r->cancel_at_data,
+                  .leave_at_data = r->leave_at_data};
     const cot_http_field field = {"Authorization", "Bearer\nk"};
     assert_int_equal(cot_http_client_send(client, method, path, &field, 1, body, body ? strlen(body) : 0,
                                           &answer, r, &r->call, NULL),
@@ -405,10 +408,55 @@ static void test_kept(void **state)
     assert_int_equal(r.ends, 0);
 }
 
+/* Turns the loop until the client holds as many connections. */
+static void turn_until_connections(fixture *f, const cot_http_client *client, size_t count)
+{
+    const time_t begin = time(NULL);
+    while (cot_http_client_connections(client) != count) {
+        event_base_loop(f->base, EVLOOP_ONCE);
+        if (time(NULL) - begin > 30) fail_msg("waited in vain");
+    }
+}
+
+/* What was left says nothing more. Its connection carries the next call where the rest came, and is closed where none comes. */
+static void test_left(void **state)
+{
+    fixture *const f = *state;
+    static result r, other;
+    cot_http_client *const client =
+        open_client(f, cot_http_server_port(f->server), "", (cot_http_client_options){.silence_ms = 60000});
+    for (int rest = 1; rest >= 0; rest--) {
+        r = (result){.leave_at_data = 1};
+        ask(client, &r, "GET", "/hold", NULL);
+        while (!f->held) event_base_loop(f->base, EVLOOP_NONBLOCK);
+        cot_http_stream_begin(f->held, 200, "text/event-stream", NULL, 0);
+        cot_http_stream_event(f->held, "a", 1);
+        while (!r.bytes) event_base_loop(f->base, EVLOOP_NONBLOCK);
+        if (rest) {
+            cot_http_stream_event(f->held, "b", 1);
+            cot_http_stream_end(f->held);
+            f->held = NULL;
+            for (int i = 0; i < 100; i++) event_base_loop(f->base, EVLOOP_NONBLOCK);
+            ask(client, &other, "GET", "/x", NULL);
+            turn_until(f, &other.ends, 1);
+            assert_false(other.failed);
+            assert_int_equal(cot_http_server_connections(f->server), 1);
+        } else {
+            assert_int_equal(cot_http_client_connections(client), 1);
+            turn_until_connections(f, client, 0);
+        }
+        assert_string_equal(r.body, "data: a\n\n");
+        assert_int_equal(r.ends, 0);
+    }
+    cot_http_client_close(client);
+    r = (result){0};
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {TEST(test_calls),   TEST(test_kept_again), TEST(test_answers),
-                                       TEST(test_refused), TEST(test_time_outs),  TEST(test_kept)};
+                                       TEST(test_refused), TEST(test_time_outs),  TEST(test_kept),
+                                       TEST(test_left)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
