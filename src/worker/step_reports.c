@@ -6,13 +6,16 @@
 #include "worker/payload.h"
 #include "worker/ring.h"
 
+#include <event2/event.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
 enum {
     MOST_RANKS = 64,
-    KEPT = 4096,        // reports that the loop may be behind
-    MOST_UNREAD = 10000 // messages that a subscriber may be behind
+    KEPT = 4096,         // reports that the loop may be behind
+    MOST_UNREAD = 10000, // messages that a subscriber may be behind
+    LATER_MS = 100 // a report is sent so much later at most: those of many steps wake who follows them once
 };
 
 /* What goes through the ring; the ranks' counters and what homes hold stand behind it. */
@@ -24,8 +27,10 @@ typedef struct entry {
 struct cot_step_reports {
     void *context; // of the publisher
     cot_publisher *publisher;
+    struct event *later; // sends what is in the ring
     cot_ring ring;
-    cot_wake news; // there is something in the ring
+    cot_wake news;       // there is something in the ring
+    atomic_bool is_told; // that there is; the loop has not looked since
     /* The loop's thread alone. */
     cot_buffer payload;
     entry entry; // the one that is read
@@ -48,7 +53,7 @@ void cot_step_reports_put(cot_step_reports *r, const cot_backend_report *report)
     const cot_ring_part parts[] = {{&head, sizeof head},
                                    {report->rank, (size_t)report->ranks * sizeof *report->rank},
                                    {report->home, (size_t)report->homes * sizeof *report->home}};
-    if (cot_ring_put(&r->ring, parts, 3, 0)) cot_wake_up(&r->news);
+    if (cot_ring_put(&r->ring, parts, 3, 0) && !atomic_exchange(&r->is_told, true)) cot_wake_up(&r->news);
 }
 
 /* ---- the loop's thread ---- */
@@ -112,11 +117,20 @@ static bool take(cot_step_reports *r)
     return true;
 }
 
+/* A report has come: it goes together with those that come soon. */
+static void hear_news(void *context, uint64_t times)
+{
+    const cot_step_reports *r = context;
+    (void)times;
+    event_add(r->later, &(struct timeval){.tv_usec = LATER_MS * 1000});
+}
+
 /* Publishes what has come; what memory is missing for is lost. */
-static void take_news(void *context, uint64_t times)
+static void publish(evutil_socket_t descriptor, short what, void *context)
 {
     cot_step_reports *r = context;
-    (void)times;
+    (void)descriptor, (void)what;
+    atomic_store(&r->is_told, false); // what comes from here on is told anew
     while (take(r)) {
         r->payload.bytes = 0;
         msgpack_packer to = cot_payload_packer(&r->payload);
@@ -137,7 +151,7 @@ cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *end
     r->context = cot_publisher_context_open();
     cot_status status = COT_OK;
     if (!r->context || !cot_ring_open(&r->ring, KEPT * entry_bytes) ||
-        !cot_wake_open(&r->news, base, take_news, r))
+        !cot_wake_open(&r->news, base, hear_news, r) || !(r->later = evtimer_new(base, publish, r)))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for reports of steps");
     if (status == COT_OK) {
         char address[96];
@@ -156,6 +170,7 @@ void cot_step_reports_close(cot_step_reports *r)
 {
     if (!r) return;
     cot_wake_close(&r->news);
+    if (r->later) event_free(r->later);
     cot_publisher_close(r->publisher);
     cot_publisher_context_close(r->context);
     cot_ring_close(&r->ring);

@@ -2,7 +2,7 @@
  *
  *     computing thread:  step --ring--> loop's thread:  [topic "steps", number, payload] --publisher--> subscribers
  *
- * A payload is a step, a map of msgpack. Nobody is waited for: where the ring is full reports are lost, and the numbers of their
+ * A payload is a step, a map of msgpack. It is sent a tenth of a second later at most, together with those that come until then. Nobody is waited for: where the ring is full reports are lost, and the numbers of their
  * steps are missing. */
 #ifndef COT_WORKER_STEP_REPORTS_H
 #define COT_WORKER_STEP_REPORTS_H
