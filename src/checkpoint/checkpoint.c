@@ -31,11 +31,10 @@ const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint)
     return &checkpoint->config;
 }
 
-/* As GPTQ and AWQ have them. */
-static bool has_words(const cot_shards *shards)
+static bool has(const cot_shards *shards, const char *end)
 {
     for (size_t i = 0; i < shards->tensor_count; i++)
-        if (cot_path_ends(shards->tensors[i].tensor->name, ".qweight")) return true;
+        if (cot_path_ends(shards->tensors[i].tensor->name, end)) return true;
     return false;
 }
 
@@ -43,8 +42,11 @@ static cot_status open_folder(cot_checkpoint *checkpoint, const char *folder, co
 {
     cot_status status = cot_config_read(&checkpoint->config, folder, error);
     if (status == COT_OK) status = cot_shards_open(&checkpoint->shards, folder, error);
-    if (status == COT_OK && !checkpoint->config.quantisation.told && has_words(&checkpoint->shards))
-        status = cot_config_read_beside(&checkpoint->config, folder, error);
+    if (status != COT_OK || checkpoint->config.quantisation.told) return status;
+    if (has(&checkpoint->shards, ".qweight")) // as GPTQ and AWQ have them
+        return cot_config_read_beside(&checkpoint->config, folder, error);
+    if (has(&checkpoint->shards, ".weight_scale")) // as ModelOpt has them
+        return cot_config_read_modelopt(&checkpoint->config, folder, error);
     return status;
 }
 

@@ -69,10 +69,13 @@ static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const c
     if (blocks && (!p->as_stored || column0 % cot_tensor_block_elements(cot_format_blocks(as)) != p->skipped))
         return cot_fail(error, COT_INVALID_ARGUMENT, "'%s' has no blocks of %s from column %" PRId64 " on",
                         s->name, cot_format_row_of(as)->name, column0);
-    const bool mapped = (s->storage == COT_STORAGE_MXFP4 || blocks) && p->as_stored;
+    const bool gathered = s->storage == COT_STORAGE_NVFP4 && p->as_stored,
+               mapped = (s->storage == COT_STORAGE_MXFP4 || blocks) && p->as_stored && !gathered;
     if (cot_stored_is_direct(s) || mapped || !rows || !columns) return COT_OK;
     size_t bytes = cot_stored_scratch_bytes(s, p->block_rows, columns);
-    if (p->as_stored && s->storage != COT_STORAGE_RANDOM)
+    if (gathered)
+        bytes = cot_stored_gathered_bytes(p->block_rows, p->skipped + columns);
+    else if (p->as_stored && s->storage != COT_STORAGE_RANDOM)
         bytes = cot_stored_codes_bytes(p->block_rows, columns, group);
     if (!(p->scratch = malloc(bytes)))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to read '%s'", s->name);
@@ -92,7 +95,7 @@ static void drop(const cot_shards *shards, const cot_shard_tensor *tensor, size_
 /* Bytes of the tensor before element `at`. */
 static size_t bytes_before(const cot_stored *stored, int64_t at)
 {
-    if (stored->storage == COT_STORAGE_MXFP4) return (size_t)at / 2;
+    if (stored->storage == COT_STORAGE_MXFP4 || stored->storage == COT_STORAGE_NVFP4) return (size_t)at / 2;
     if (stored->storage == COT_STORAGE_BLOCKS) return cot_blocks_bytes(stored->tensor->tensor->blocks, at);
     if (stored->storage == COT_STORAGE_WHOLE && !stored->whole.bytes) return (size_t)at * 4;
     return (size_t)at * cot_dtype_bytes(stored->tensor->tensor->dtype);
@@ -117,12 +120,14 @@ static void drop_rows(const piece *p, int64_t row, int64_t rows, bool last)
         int64_t begin = s->origin + row * s->row_step, end = begin + rows * s->row_step;
         drop(shards, s->tensor, bytes_before(s, begin), bytes_before(s, end));
         if (s->storage == COT_STORAGE_MXFP4) drop(shards, s->scales, (size_t)begin / 32, (size_t)end / 32);
+        if (s->storage == COT_STORAGE_NVFP4) drop(shards, s->scales, (size_t)begin / 16, (size_t)end / 16);
     } else if (last) {
         int64_t end = s->origin + s->columns * s->column_step;
         drop(shards, s->tensor, bytes_before(s, s->origin), bytes_before(s, end));
     }
     if (last && (s->storage == COT_STORAGE_FP8 || s->storage == COT_STORAGE_WHOLE))
         drop(shards, s->scales, 0, s->scales->tensor->bytes);
+    if (last && s->of_all) drop(shards, s->of_all, 0, s->of_all->tensor->bytes);
     if (last && s->whole.shape) drop(shards, s->whole.shape, 0, s->whole.shape->tensor->bytes);
 }
 
@@ -162,11 +167,16 @@ static bool stored_is_finite(const cot_pack_source *stored, int64_t rows, int64_
     return true;
 }
 
-/* Of FP8 and whole numbers: scales and zero points of the piece's rows. */
+/* Of FP8 and whole numbers: scales and zero points of the piece's rows; of NVFP4 the scale of all elements. */
 static cot_status check_scales(const piece *p, int64_t r, int64_t rows, cot_error *error)
 {
     const cot_stored *s = &p->stored;
     int64_t row;
+    float of_all;
+    if (s->storage == COT_STORAGE_NVFP4 && !cot_stored_scale_of_all(&of_all, s))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "tensor '%s' makes no numbers of '%s': a scale is zero, negative, NaN or too large",
+                        s->of_all->tensor->name, s->name);
     if (s->storage != COT_STORAGE_FP8 && s->storage != COT_STORAGE_WHOLE) return COT_OK;
     const char *fault = cot_stored_scales_fault(&row, p->checkpoint, s, p->row0 + r, rows);
     if (!fault) return COT_OK;
@@ -238,18 +248,29 @@ static cot_status hand_on_mxfp4(const piece *p, int64_t r, int64_t rows, const c
                     p->stored.name, p->row0 + r + first);
 }
 
-/* Blocks stay as they are. */
+/* Blocks stay as they are; NVFP4's, whose parts lie apart, become some. */
 static cot_status hand_on_blocks(const piece *p, int64_t r, int64_t rows, cot_checkpoint_taker take,
                                  void *context, cot_error *error)
 {
     const cot_stored *s = &p->stored;
-    const cot_tensor_blocks kind = s->tensor->tensor->blocks;
+    const cot_tensor_blocks kind = cot_format_blocks(cot_stored_format(s));
     const int64_t elements = cot_tensor_block_elements(kind),
                   whole = (p->skipped + p->columns + elements - 1) / elements * elements,
-                  at = s->origin + (p->row0 + r) * s->row_step + p->column0 - p->skipped;
-    const cot_pack_source blocks = {.data =
-                                        (const uint8_t *)s->tensor->tensor->data + cot_blocks_bytes(kind, at),
-                                    .stride = (int64_t)cot_blocks_bytes(kind, s->row_step)};
+                  column = p->column0 - p->skipped;
+    cot_pack_source blocks;
+    float of_all;
+    if (s->storage == COT_STORAGE_NVFP4) {
+        const cot_status status = check_scales(p, r, rows, error);
+        if (status != COT_OK) return status;
+        (void)cot_stored_scale_of_all(&of_all, s);
+        blocks =
+            cot_stored_gather(s, p->row0 + r, rows, column, p->skipped + p->columns, &of_all, p->scratch);
+    } else {
+        const int64_t at = s->origin + (p->row0 + r) * s->row_step + column;
+        blocks =
+            (cot_pack_source){.data = (const uint8_t *)s->tensor->tensor->data + cot_blocks_bytes(kind, at),
+                              .stride = (int64_t)cot_blocks_bytes(kind, s->row_step)};
+    }
     for (int64_t i = 0; i < rows; i++)
         if (!cot_blocks_are_finite(blocks.data + i * blocks.stride, kind, whole))
             return cot_fail(error, COT_INVALID_ARGUMENT,
@@ -269,8 +290,7 @@ static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, cot_ch
         take(context, r, rows, &(cot_pack_input){.stored = &drawn});
         return COT_OK;
     }
-    if (s->storage == COT_STORAGE_BLOCKS && cot_format_blocks(cot_stored_format(s)))
-        return hand_on_blocks(p, r, rows, take, context, error);
+    if (cot_format_blocks(cot_stored_format(s))) return hand_on_blocks(p, r, rows, take, context, error);
     if (s->storage == COT_STORAGE_BLOCKS && s->tensor->tensor->blocks == COT_BLOCKS_MXFP4) {
         const cot_pack_source turned =
             cot_stored_turn(s, p->row0 + r, rows, p->column0, p->columns, p->scratch);

@@ -24,8 +24,9 @@ typedef struct survey {
 
 static void use(survey *s, const cot_stored *stored)
 {
-    const cot_shard_tensor *const all[] = {stored->tensor,      stored->scales,      stored->values,
-                                           stored->whole.zeros, stored->whole.order, stored->whole.shape};
+    const cot_shard_tensor *const all[] = {stored->tensor,     stored->scales,      stored->values,
+                                           stored->of_all,     stored->whole.zeros, stored->whole.order,
+                                           stored->whole.shape};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) s->used[all[i] - s->checkpoint->shards.tensors] = true;
 }

@@ -99,6 +99,8 @@ cot_status cot_config_quantise(cot_config *config, const char *text, size_t byte
 /* The same of the folder's quantize_config.json (GPTQ) or quant_config.json (AWQ), if there is one: where packers put it
  * before config.json had a place for it. Errors also: IO, MALFORMED (there are both, and they differ). */
 cot_status cot_config_read_beside(cot_config *config, const char *folder, cot_error *error);
+/* The same of its hf_quant_config.json (ModelOpt). */
+cot_status cot_config_read_modelopt(cot_config *config, const char *folder, cot_error *error);
 void cot_config_clear(cot_config *config);
 /* The numbers of its MoE layers, ascending; layers [moe_layers]. */
 void cot_config_list_moe_layers(int32_t *layers, const cot_config *config);

@@ -251,6 +251,54 @@ static void decode_mxfp4(float *out, const cot_checkpoint *checkpoint, const cot
     }
 }
 
+/* ---- NVFP4 ---- */
+
+bool cot_stored_scale_of_all(float *scale, const cot_stored *stored)
+{
+    const float greatest = 6 * 448.0f, told = load(stored->of_all->tensor->data, COT_F32, 0);
+    *scale = stored->divides ? 1 / told : told;
+    return *scale > 0 && isfinite(*scale * greatest);
+}
+
+static void decode_nvfp4(float *out, const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
+                         int64_t rows, int64_t column, int64_t columns)
+{
+    const uint8_t *data = stored->tensor->tensor->data, *scales = stored->scales->tensor->data;
+    float scale;
+    (void)cot_stored_scale_of_all(&scale, stored);
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t first = stored->origin + (row + r) * stored->row_step + column;
+        for (int64_t at = first; at < first + columns; at++) {
+            const float element = cot_f4_e2m1_to_f32(data[at / 2] >> at % 2 * 4 & 15);
+            *out++ = checkpoint->e4m3[scales[at / 16]] * element * scale;
+        }
+    }
+}
+
+static int64_t nvfp4_bytes(int64_t columns)
+{
+    const int64_t elements = cot_tensor_block_elements(COT_BLOCKS_NVFP4);
+    return (int64_t)cot_blocks_bytes(COT_BLOCKS_NVFP4, (columns + elements - 1) / elements * elements);
+}
+
+size_t cot_stored_gathered_bytes(int64_t rows, int64_t columns)
+{
+    return (size_t)(rows * nvfp4_bytes(columns));
+}
+
+cot_pack_source cot_stored_gather(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                                  int64_t columns, const float *scale, void *scratch)
+{
+    const int64_t stride = nvfp4_bytes(columns), there = stored->columns - column;
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = stored->origin + (row + r) * stored->row_step + column;
+        cot_blocks_gather(
+            (uint8_t *)scratch + r * stride, (const uint8_t *)stored->tensor->tensor->data + at / 2,
+            (const uint8_t *)stored->scales->tensor->data + at / 16, columns < there ? columns : there);
+    }
+    return (cot_pack_source){.data = scratch, .scales = (const uint8_t *)scale, .stride = stride};
+}
+
 /* ---- GGUF's blocks ---- */
 
 /* Row `row` of a tensor of rows of `width` elements, plain or in blocks, from column `column` on. */
@@ -383,6 +431,9 @@ cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *s
         break;
     case COT_STORAGE_MXFP4:
         decode_mxfp4(scratch, checkpoint, stored, row, rows, column, columns);
+        break;
+    case COT_STORAGE_NVFP4:
+        decode_nvfp4(scratch, checkpoint, stored, row, rows, column, columns);
         break;
     case COT_STORAGE_WHOLE:
         decode_whole(scratch, checkpoint, stored, row, rows, column, columns);

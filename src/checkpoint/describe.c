@@ -96,6 +96,12 @@ cot_status cot_config_read_beside(cot_config *config, const char *folder, cot_er
     return status == COT_NOT_FOUND ? COT_OK : status;
 }
 
+cot_status cot_config_read_modelopt(cot_config *config, const char *folder, cot_error *error)
+{
+    const cot_status status = quantise_by(config, folder, "hf_quant_config.json", "modelopt", error);
+    return status == COT_NOT_FOUND ? COT_OK : status;
+}
+
 void cot_config_list_moe_layers(int32_t *layers, const cot_config *config)
 {
     for (int64_t l = 0, m = 0; l < config->layers; l++)

@@ -194,13 +194,13 @@ static void resolve_awq(cot_config *config, cot_fields *in)
 static void check_compressed_format(cot_fields *in, const char *format)
 {
     static const char *const known[] = {"pack-quantized",  "int-quantized",        "float-quantized",
-                                        "naive-quantized", "mxfp4-pack-quantized", "dense",
-                                        "mixed-precision"};
+                                        "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized",
+                                        "dense",           "mixed-precision"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(format, known[i])) return;
     cot_fields_refuse(in, COT_UNSUPPORTED,
                       "compressed-tensors format '%.40s' is not supported (pack-quantized, int-quantized, "
-                      "float-quantized, naive-quantized and mxfp4-pack-quantized are)",
+                      "float-quantized, naive-quantized, mxfp4-pack-quantized and nvfp4-pack-quantized are)",
                       format);
 }
 
@@ -228,12 +228,13 @@ static void read_strategy(cot_config *config, cot_quantised_group *group, cot_fi
                                        : columns < 0 ? "channel"
                                                      : NULL);
     if (!told) return;
+    if (!strcasecmp(told, "tensor_group")) told = "group"; // and a scale of all elements
     int s = COT_QUANTISED_TENSOR;
     while (s < NAMES && strcasecmp(told, names[s]) != 0) s++;
     if (s == NAMES) {
         cot_fields_refuse(in, COT_UNSUPPORTED,
-                          "compressed-tensors strategy '%.40s' is not supported (tensor, channel, group and "
-                          "block are)",
+                          "compressed-tensors strategy '%.40s' is not supported (tensor, channel, group, "
+                          "tensor_group and block are)",
                           told);
         return;
     }
@@ -271,7 +272,7 @@ static void read_group(cot_config *config, const json_t *object, cot_fields *of)
                        (ordered && strcasecmp(ordered, "weight") != 0 && strcasecmp(ordered, "static") != 0);
     q->symmetric &= group->symmetric;
     of->status = in.status;
-    cot_quantised_read(&group->targets, of, "targets");
+    cot_quantised_read(&group->targets, of, "targets", false);
 }
 
 static void check_sparsity(cot_fields *in)
@@ -307,10 +308,66 @@ static void resolve_compressed(cot_config *config, cot_fields *in)
         in->status = of.status;
     }
     q->symmetric &= q->group_count > 0;
-    cot_quantised_read(&q->ignored, in, "ignore");
+    cot_quantised_read(&q->ignored, in, "ignore", false);
     const json_t *transform = cot_fields_get(in, "transform_config");
     if (json_object_size(transform))
         cot_fields_refuse(in, COT_UNSUPPORTED, "compressed-tensors with transforms is not supported");
+}
+
+/* ---- ModelOpt ---- */
+
+/* What `quant_algo` says of weights; of activations and caches it says more, which is passed over. Those that multiply rows before
+ * they are multiplied (..._AWQ, W4A8_...) are not read. */
+static void read_algorithm(cot_quantised_group *group, cot_fields *in)
+{
+    static const struct {
+        const char *name;
+        int bits; // 0: each module has its own
+    } algorithms[] = {{"NVFP4", 4},
+                      {"W4A16_NVFP4", 4},
+                      {"FP8", 8},
+                      {"FP8_PER_CHANNEL_PER_TOKEN", 8},
+                      {"MIXED_PRECISION", 0}};
+    enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, NVFP4_GROUP = 16 };
+    const char *told = cot_fields_text(in, "quant_algo", NULL);
+    size_t a = 0;
+    if (!told) {
+        cot_fields_refuse(in, COT_MALFORMED, "modelopt without 'quant_algo'");
+        return;
+    }
+    while (a < ALGORITHMS && strcasecmp(told, algorithms[a].name) != 0) a++;
+    if (a == ALGORITHMS) {
+        cot_fields_refuse(in, COT_UNSUPPORTED,
+                          "modelopt quant_algo '%.40s' is not supported (NVFP4, W4A16_NVFP4, FP8, "
+                          "FP8_PER_CHANNEL_PER_TOKEN and MIXED_PRECISION are)",
+                          told);
+        return;
+    }
+    group->bits = algorithms[a].bits;
+    group->floats = true;
+    if (group->bits != 4 || !cot_fields_has(in, "group_size")) return;
+    const int64_t columns = cot_fields_integer(in, "group_size", NVFP4_GROUP, 0, 1 << 24);
+    if (columns != NVFP4_GROUP)
+        cot_fields_refuse(in, COT_UNSUPPORTED,
+                          "NVFP4 in groups of %" PRId64 " ('group_size') is not supported (16 is)", columns);
+}
+
+/* hf_quant_config.json has what it says in a member of its own, config.json has not, and calls `exclude_modules` `ignore`. */
+static void resolve_modelopt(cot_config *config, cot_fields *in)
+{
+    cot_quantisation *q = &config->quantisation;
+    const json_t *inside = cot_fields_get(in, "quantization");
+    const bool own = cot_fields_has(in, "quantization");
+    if (own && !json_is_object(inside)) cot_fields_mistyped(in, "quantization", inside, "an object");
+    cot_fields of = {own ? inside : in->object, in->name, in->status, in->error};
+    q->method = COT_QUANTISED_MODELOPT;
+    q->beside = own;
+    if (of.status == COT_OK && !(q->groups = calloc(1, sizeof *q->groups)))
+        cot_fields_refuse(&of, COT_OUT_OF_MEMORY, "out of memory");
+    if (of.status == COT_OK) read_algorithm(q->groups, &of);
+    q->group_count = of.status == COT_OK && q->groups->bits;
+    cot_quantised_read(&q->ignored, &of, own ? "exclude_modules" : "ignore", true);
+    in->status = of.status;
 }
 
 static void resolve_mxfp4(cot_config *config, cot_fields *in)
@@ -327,17 +384,21 @@ static void resolve_method(cot_config *config, cot_fields *in, const char *metho
     static const struct {
         const char *method;
         void (*resolve)(cot_config *config, cot_fields *in);
-    } methods[] = {
-        {"fp8", resolve_fp8}, {"mxfp4", resolve_mxfp4},           {"gptq", resolve_gptq},
-        {"awq", resolve_awq}, {"auto-round", resolve_auto_round}, {"compressed-tensors", resolve_compressed}};
+    } methods[] = {{"fp8", resolve_fp8},
+                   {"mxfp4", resolve_mxfp4},
+                   {"gptq", resolve_gptq},
+                   {"awq", resolve_awq},
+                   {"auto-round", resolve_auto_round},
+                   {"compressed-tensors", resolve_compressed},
+                   {"modelopt", resolve_modelopt}};
     enum { METHODS = sizeof methods / sizeof *methods };
     method = cot_fields_text(in, "quant_method", method);
     size_t m = 0;
     while (m < METHODS && strcmp(method, methods[m].method) != 0) m++;
     if (m == METHODS)
         cot_fields_refuse(in, COT_UNSUPPORTED,
-                          "quantisation '%.40s' is not supported (fp8, mxfp4, gptq, awq, auto-round and "
-                          "compressed-tensors are)",
+                          "quantisation '%.40s' is not supported (fp8, mxfp4, gptq, awq, auto-round, "
+                          "compressed-tensors and modelopt are)",
                           method);
     else if (config->family->stacked && strcmp(method, "fp8") != 0 && strcmp(method, "mxfp4") != 0)
         cot_fields_refuse(in, COT_UNSUPPORTED, "quantisation '%s' is not supported in %s (fp8 and mxfp4 are)",
@@ -357,7 +418,7 @@ void cot_resolve_quantisation(cot_config *config, cot_fields *fields)
     }
     cot_fields in = {object, fields->name, fields->status, fields->error};
     config->quantisation.told = true;
-    resolve_method(config, &in, "none");
+    resolve_method(config, &in, cot_fields_has(&in, "quant_algo") ? "modelopt" : "none");
     if (fields->status == COT_OK) fields->status = in.status;
 }
 

@@ -10,10 +10,12 @@ typedef enum cot_quantised {
     COT_QUANTISED_NOT, // also FP8 and MXFP4 of methods of those names: the tensors tell
     COT_QUANTISED_GPTQ,
     COT_QUANTISED_AWQ,
-    COT_QUANTISED_COMPRESSED // compressed-tensors
+    COT_QUANTISED_COMPRESSED, // compressed-tensors
+    COT_QUANTISED_MODELOPT
 } cot_quantised;
 
-/* Modules by their full names, by patterns that fit the beginnings of those ("re:..."), or by their class. */
+/* Modules by their full names, by patterns that fit the beginnings of those ("re:...") or, ModelOpt's, all of them ("*.mlp.gate"), or
+ * by their class. */
 typedef struct cot_quantised_targets {
     struct cot_quantised_target *items;
     size_t count;
@@ -40,14 +42,15 @@ typedef struct cot_quantised_group {
 } cot_quantised_group;
 
 typedef struct cot_quantisation {
-    bool told; // there is a quantization_config, or what stands for it
+    bool told;   // there is a quantization_config, or what stands for it
+    bool beside; // ModelOpt: in hf_quant_config.json
     cot_quantised method;
     int bits;                    // GPTQ and AWQ: 4 or 8
     int64_t group;               // the same: columns that share a scale; 0: all
     bool ones_less;              // GPTQ: words of zero points are less by 1 in each place
     bool symmetric;              // zero points are all the middle, where there are any
     bool reordered;              // GPTQ: as of a group
-    cot_quantised_group *groups; // compressed-tensors
+    cot_quantised_group *groups; // compressed-tensors; ModelOpt: one, or none where each module has its own
     size_t group_count;
     cot_quantised_targets ignored; // the same
 } cot_quantisation;

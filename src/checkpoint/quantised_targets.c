@@ -1,6 +1,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "checkpoint/resolve.h"
 
+#include <fnmatch.h>
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 struct cot_quantised_target {
     char *name;
     pcre2_code *pattern; // NULL: the name itself, or a class
+    bool wildcards;      // in the name
 };
 
 /* Backtracking steps of a pattern; a name takes some hundreds. */
@@ -40,7 +42,7 @@ static void add_target(cot_quantised_targets *targets, cot_fields *in, const cha
         return;
     }
     targets->count++;
-    if (!is_pattern(name)) return;
+    if (t->wildcards || !is_pattern(name)) return;
     const char *text = name + strlen(pattern_mark);
     t->pattern = pcre2_compile((PCRE2_SPTR)text, strlen(text), PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C,
                                &code, &offset, NULL);
@@ -50,7 +52,7 @@ static void add_target(cot_quantised_targets *targets, cot_fields *in, const cha
     cot_fields_refuse(in, COT_MALFORMED, "'%s' has the pattern '%.60s': %s", key, text, why);
 }
 
-void cot_quantised_read(cot_quantised_targets *targets, cot_fields *in, const char *key)
+void cot_quantised_read(cot_quantised_targets *targets, cot_fields *in, const char *key, bool wildcards)
 {
     if (!cot_fields_has(in, key) || in->status != COT_OK) return;
     const json_t *list = cot_fields_get(in, key);
@@ -63,6 +65,7 @@ void cot_quantised_read(cot_quantised_targets *targets, cot_fields *in, const ch
         cot_fields_refuse(in, COT_OUT_OF_MEMORY, "out of memory");
     for (size_t i = 0; i < count && in->status == COT_OK; i++) {
         const json_t *name = json_array_get(list, i);
+        targets->items[i].wildcards = wildcards;
         if (json_is_string(name))
             add_target(targets, in, key, json_string_value(name));
         else
@@ -82,6 +85,14 @@ static bool fits(const pcre2_code *pattern, const char *module, size_t length)
     return found;
 }
 
+static bool fits_wildcards(const char *pattern, const char *module, size_t length)
+{
+    char *name = strndup(module, length);
+    const bool found = name && !fnmatch(pattern, name, 0);
+    free(name);
+    return found;
+}
+
 int cot_quantised_match(const cot_quantised_targets *targets, const char *module, size_t length,
                         const char *kind)
 {
@@ -89,7 +100,9 @@ int cot_quantised_match(const cot_quantised_targets *targets, const char *module
     for (size_t i = 0; i < targets->count && best < 3; i++) {
         const struct cot_quantised_target *t = &targets->items[i];
         int match = 0;
-        if (t->pattern)
+        if (t->wildcards)
+            match = fits_wildcards(t->name, module, length) ? 2 : 0;
+        else if (t->pattern)
             match = best < 2 && fits(t->pattern, module, length) ? 2 : 0;
         else if (strlen(t->name) == length && !memcmp(t->name, module, length))
             match = 3;

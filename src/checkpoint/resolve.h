@@ -13,8 +13,9 @@ void cot_resolve_layers(cot_config *config, cot_fields *fields, const int64_t *s
 /* Frequencies and factor of RoPE over rope_width; lengthens max_context to what the scaling was made for, and
  * multiplies MLA's softmax_scale by YaRN's mscale. */
 void cot_resolve_rope(cot_config *config, cot_fields *fields);
-/* A list of names, none where there is no such member; the caller clears it. */
-void cot_quantised_read(cot_quantised_targets *targets, cot_fields *in, const char *key);
+/* A list of names, none where there is no such member, in which "*" and "?" stand for any characters if `wildcards`; the caller
+ * clears it. */
+void cot_quantised_read(cot_quantised_targets *targets, cot_fields *in, const char *key, bool wildcards);
 void cot_quantised_clear(cot_quantised_targets *targets);
 /* quantization_config: methods, layouts, and what matrices should be. */
 void cot_resolve_quantisation(cot_config *config, cot_fields *fields);

@@ -47,11 +47,12 @@ static int64_t only_block_size(int64_t n, int64_t blocks)
     return least == most ? least : 0;
 }
 
-/* Scales multiply, whatever they are called: "_scale" in compressed-tensors and, of whole tensors, in "fp8" too. */
+/* Scales multiply, whatever they are called: "_scale" in compressed-tensors, in ModelOpt and, of whole tensors, in "fp8" too. */
 static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint, cot_error *error)
 {
     const cot_config *config = &checkpoint->config;
-    const bool compressed = config->quantisation.method == COT_QUANTISED_COMPRESSED;
+    const bool compressed = config->quantisation.method == COT_QUANTISED_COMPRESSED ||
+                            config->quantisation.method == COT_QUANTISED_MODELOPT;
     char usual[COT_STORED_NAME], other[COT_STORED_NAME];
     snprintf(usual, sizeof usual, "%s%s", stored->name, compressed ? "_scale" : "_scale_inv");
     snprintf(other, sizeof other, "%s_scale", stored->name);
@@ -98,6 +99,8 @@ static cot_status find_single(bool *found, cot_stored *stored, const cot_checkpo
     *found = true;
     const cot_tensor *tensor = stored->tensor->tensor;
     stored->name = tensor->name;
+    if (tensor->dtype == COT_U8 && cot_stored_is_nvfp4(checkpoint, name))
+        return cot_stored_find_nvfp4(stored, checkpoint, name, false, error);
     int64_t shape[2] = {stored->rows, stored->columns};
     const bool vector = stored->rows == 1 && tensor->dims != 2;
     cot_status status = cot_stored_expect_shape(tensor, shape + vector, vector ? 1 : 2, error);
@@ -117,6 +120,7 @@ cot_format cot_stored_format(const cot_stored *stored)
     const cot_whole_layout *w = &stored->whole;
     const bool whole = stored->storage == COT_STORAGE_WHOLE;
     if (stored->storage == COT_STORAGE_MXFP4) return COT_FORMAT_MXFP4;
+    if (stored->storage == COT_STORAGE_NVFP4) return COT_FORMAT_NVFP4;
     if (stored->storage == COT_STORAGE_BLOCKS) return cot_blocks_format(stored->tensor->tensor->blocks);
     if (stored->storage != COT_STORAGE_FP8 && !whole) return COT_FORMATS;
     int64_t group = whole ? w->group : stored->block_columns;

@@ -18,6 +18,7 @@ typedef enum cot_storage {
     COT_STORAGE_PLAIN,  // F32, BF16 or F16
     COT_STORAGE_FP8,    // E4M3, a scale for each block of the matrix
     COT_STORAGE_MXFP4,  // E2M1, two a byte, a scale for each 32 of a row
+    COT_STORAGE_NVFP4,  // E2M1, two a byte, a scale (E4M3) for each 16 of a row, one (F32) of all
     COT_STORAGE_WHOLE,  // whole numbers of 4 or 8 bits, a scale for each group of a row, perhaps zero points
     COT_STORAGE_BLOCKS, // GGUF's, each with scales of its own, whole ones in a row
     COT_STORAGE_HEADS, // GGUF's halves of MLA's kv_b, each plain or in blocks: of a head first rows of nope, then of v
@@ -44,12 +45,14 @@ typedef struct cot_whole_layout {
 } cot_whole_layout;
 
 /* Element (r, c) of the weight [rows][columns] is element origin + r * row_step + c * column_step of the
- * tensor (MXFP4: counted in nibbles; the scale of 32 of them is scales[element / 32]). */
+ * tensor (MXFP4 and NVFP4: counted in nibbles; the scale of 32, or 16, of them is scales[element / 32]). */
 typedef struct cot_stored {
     cot_storage storage;
     const char *name; // of the tensor, for messages; valid while the checkpoint is open
     const cot_shard_tensor *tensor, *scales; // NULL where there is none
     const cot_shard_tensor *values;          // HEADS: [heads][v][columns]; `tensor` is [heads][columns][nope]
+    const cot_shard_tensor *of_all;          // NVFP4: the scale of all elements
+    bool divides;                            // the same: elements are divided by it
     int64_t rows, columns;
     int64_t origin, row_step, column_step;
     int64_t block_rows, block_columns; // FP8
@@ -99,6 +102,13 @@ cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_chec
 /* Signed bytes in the tensor itself. */
 cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
                                  cot_error *error);
+/* NVFP4 in `stored->tensor`, as compressed-tensors (`packed`) or ModelOpt has it, of the weight that would be called `name`; and
+ * whether there is what ModelOpt puts beside such a weight. */
+cot_status cot_stored_find_nvfp4(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
+                                 bool packed, cot_error *error);
+bool cot_stored_is_nvfp4(const cot_checkpoint *checkpoint, const char *name);
+/* Whether the scale of all is a positive number that leaves every element one, and what elements are multiplied by. */
+bool cot_stored_scale_of_all(float *scale, const cot_stored *stored);
 /* The same as cot_stored_find in a checkpoint of GGUF, rows and columns filled in. */
 cot_status cot_stored_find_gguf(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
                                 int64_t layer, int64_t expert, cot_error *error);
@@ -152,6 +162,11 @@ cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *s
  * bytes). */
 cot_pack_source cot_stored_draw(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
                                 int64_t columns, void *scratch);
+/* Of NVFP4: GGUF's blocks of columns [column, column + columns), `column` a multiple of a block, in which elements beyond the weight
+ * are zero; into `scratch` (cot_stored_gathered_bytes). `scale` is what cot_stored_scale_of_all gave. */
+size_t cot_stored_gathered_bytes(int64_t rows, int64_t columns);
+cot_pack_source cot_stored_gather(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                                  int64_t columns, const float *scale, void *scratch);
 /* Of BLOCKS of MXFP4: whole groups of columns in the order that the format has, codes of neighbours in a byte; into `scratch`
  * (cot_stored_codes_bytes). */
 cot_pack_source cot_stored_turn(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,

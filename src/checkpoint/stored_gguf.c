@@ -16,7 +16,7 @@ static cot_status check_type(const cot_stored *stored, const cot_checkpoint *che
 {
     char scale[COT_STORED_NAME];
     const char *dot = strrchr(tensor->name, '.');
-    if (tensor->blocks && !cot_blocks_are_read(tensor->blocks))
+    if (tensor->blocks && (!cot_blocks_are_read(tensor->blocks) || tensor->blocks == COT_BLOCKS_NVFP4))
         return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is stored as %s, which is not supported",
                         tensor->name, cot_tensor_type_name(tensor));
     if (!tensor->blocks && !cot_stored_is_plain(tensor->dtype))

@@ -1,14 +1,17 @@
-/* Where the hub's layouts keep whole numbers of 4 and 8 bits, their scales and zero points.
+/* Where the hub's layouts keep whole numbers of 4 and 8 bits, and E2M1, their scales and zero points.
  *
  *   GPTQ                 X.qweight [in / per][out], X.scales [groups][out], X.qzeros [groups][out / per]; X.g_idx [in], the group of
  *                        each column, which must be its own: they are read in their order
  *   AWQ                  X.qweight [in][out / per], X.scales and X.qzeros as GPTQ's; codes of a word in an order of its own
  *   compressed-tensors   X.weight_packed [out][in / per], X.weight_scale [out][groups], X.weight_zero_point [out / per][groups]
  *                        X.weight [out][in] of signed bytes, the scales alike, X.weight_zero_point [out][groups] of bytes
- *                        X.weight_packed [out][in / 2] of bytes of E2M1, X.weight_scale [out][in / 32] of E8M0
+ *                        X.weight_packed [out][in / 2] of bytes of E2M1, X.weight_scale [out][in / 32] of E8M0; NVFP4: [out][in / 16] of
+ *                        E4M3, and X.weight_global_scale, by which all are divided
+ *   ModelOpt             NVFP4: X.weight [out][in / 2], X.weight_scale [out][in / 16], X.weight_scale_2, by which all are multiplied
  *
  * `per` is 32 / bits: words are of 32 bits. */
 #include "base/error.h"
+#include "base/file.h"
 #include "checkpoint/stored.h"
 
 #include <inttypes.h>
@@ -213,6 +216,53 @@ static cot_status find_compressed_mxfp4(cot_stored *stored, const cot_checkpoint
     return status;
 }
 
+bool cot_stored_is_nvfp4(const cot_checkpoint *checkpoint, const char *name)
+{
+    return cot_path_ends(name, ".weight") && beside(checkpoint, name, "weight_scale_2");
+}
+
+/* Matrices that are multiplied together may have different scales of all their elements: each is its own. */
+cot_status cot_stored_find_nvfp4(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
+                                 bool packed, cot_error *error)
+{
+    enum { GROUP = 16 };
+    const int64_t in = stored->columns;
+    const cot_shard_tensor *before = beside(checkpoint, name, "pre_quant_scale");
+    begin(stored, stored->tensor, 4);
+    stored->storage = COT_STORAGE_NVFP4;
+    stored->row_step = in;
+    stored->column_step = 1;
+    stored->divides = packed;
+    if (before)
+        return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is multiplied by '%s', which is not supported",
+                        stored->name, before->tensor->name);
+    if (in % GROUP) return fail_divide(stored, in, "columns", GROUP, error);
+    cot_status status = must_be_beside(&stored->scales, checkpoint, name, "weight_scale", error);
+    if (status == COT_OK)
+        status = must_be_beside(&stored->of_all, checkpoint, name,
+                                packed ? "weight_global_scale" : "weight_scale_2", error);
+    if (status != COT_OK) return status;
+    const cot_tensor *of_all = stored->of_all->tensor;
+    status = expect(stored->tensor, stored->rows, in / 2, error);
+    if (status == COT_OK) status = expect(stored->scales, stored->rows, in / GROUP, error);
+    if (status == COT_OK && stored->tensor->tensor->dtype != COT_U8)
+        status = cot_stored_refuse_dtype(stored->tensor->tensor, "U8", error);
+    if (status == COT_OK && stored->scales->tensor->dtype != COT_F8_E4M3)
+        status = cot_stored_refuse_dtype(stored->scales->tensor, "F8_E4M3", error);
+    if (status == COT_OK && of_all->dtype != COT_F32) status = cot_stored_refuse_dtype(of_all, "F32", error);
+    if (status == COT_OK && cot_tensor_elements(of_all) != 1)
+        status = cot_stored_expect_shape(of_all, (const int64_t[]){1}, 1, error);
+    return status;
+}
+
+/* MXFP4 has others, and no scale of all elements. */
+static bool has_nvfp4_scales(const cot_checkpoint *checkpoint, const char *name)
+{
+    const cot_shard_tensor *scales = beside(checkpoint, name, "weight_scale");
+    return beside(checkpoint, name, "weight_global_scale") ||
+           (scales && scales->tensor->dtype == COT_F8_E4M3);
+}
+
 static cot_status find_compressed(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
                                   const cot_shard_tensor *codes, cot_error *error)
 {
@@ -224,6 +274,8 @@ static cot_status find_compressed(cot_stored *stored, const cot_checkpoint *chec
     stored->whole.order = beside(checkpoint, name, "weight_g_idx");
     cot_status status = find_shape(stored, checkpoint, name, error);
     if (status != COT_OK) return status;
+    if (packed->dtype == COT_U8 && has_nvfp4_scales(checkpoint, name))
+        return cot_stored_find_nvfp4(stored, checkpoint, name, true, error);
     if (packed->dtype == COT_U8) return find_compressed_mxfp4(stored, checkpoint, name, error);
     stored->row_step = (in * bits + 31) / 32;
     stored->column_step = 1;
@@ -238,7 +290,8 @@ cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_chec
     const cot_quantised method = checkpoint->config.quantisation.method;
     const size_t length = strlen(name), end = strlen(".weight");
     *found = false;
-    if (method == COT_QUANTISED_NOT || length < end || strcmp(name + length - end, ".weight") != 0)
+    if (method == COT_QUANTISED_NOT || method == COT_QUANTISED_MODELOPT || length < end ||
+        strcmp(name + length - end, ".weight") != 0)
         return COT_OK;
     const bool compressed = method == COT_QUANTISED_COMPRESSED;
     const cot_shard_tensor *codes = beside(checkpoint, name, compressed ? "weight_packed" : "qweight");

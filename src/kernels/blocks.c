@@ -7,6 +7,7 @@
  *     Q8_0     half d; 32 signed bytes                                     d code
  *     IQ4_NL   half d; 16 bytes                                            d levels[code]
  *     MXFP4    E8M0 e; 16 bytes                                            2^(e - 127) E2M1
+ *     NVFP4    4 E4M3 d, each of 16 elements; of each 8 bytes: code i low, i + 8 high    d E2M1
  *
  *   and of 256 elements, with scales of 16 or 32 elements that are whole numbers times d:
  *
@@ -68,6 +69,15 @@ static void decode_mxfp4(float *out, const uint8_t *b)
 {
     const float d = cot_f8_e8m0_to_f32(b[0]);
     for (int i = 0; i < 32; i++) out[i] = cot_f4_e2m1_to_f32((uint8_t)nibble(b + 1, i)) * d;
+}
+
+static void decode_nvfp4(float *out, const uint8_t *b)
+{
+    for (int g = 0; g < 4; g++) {
+        const float d = cot_f8_e4m3_to_f32(b[g]);
+        for (int i = 0; i < 16; i++)
+            out[16 * g + i] = d * cot_f4_e2m1_to_f32(b[4 + 8 * g + i % 8] >> i / 8 * 4 & 15);
+    }
 }
 
 /* ---- blocks of 256 ---- */
@@ -289,6 +299,7 @@ static const struct kind {
     [COT_BLOCKS_IQ2_XXS] = {NULL, codes_iq2_xxs, COT_FORMAT_INT8, COT_F32},
     [COT_BLOCKS_IQ3_XXS] = {NULL, codes_iq3_xxs, COT_FORMAT_INT8, COT_F32},
     [COT_BLOCKS_MXFP4] = {decode_mxfp4, NULL, COT_FORMAT_MXFP4, COT_F8_E8M0},
+    [COT_BLOCKS_NVFP4] = {decode_nvfp4, NULL, COT_FORMAT_NVFP4},
 };
 
 bool cot_blocks_are_read(cot_tensor_blocks kind)
@@ -333,24 +344,51 @@ bool cot_blocks_are_finite(const void *blocks, cot_tensor_blocks kind, int64_t n
     const struct kind *k = &kinds[kind];
     const uint8_t *block = blocks, *end = block + cot_blocks_bytes(kind, n);
     for (; block < end;
-         block += cot_tensor_block_bytes(kind)) // whole numbers times a half are no more than 2^26
+         block += cot_tensor_block_bytes(kind)) { // whole numbers times a half are no more than 2^26
         for (int h = 0; h < k->halves; h++)
             if ((block[k->half + 2 * h + 1] & 0x7c) == 0x7c) return false;
+        for (int g = 0; g < 4 && kind == COT_BLOCKS_NVFP4; g++)
+            if ((block[g] & 0x7f) == 0x7f) return false;
+    }
     return true;
+}
+
+void cot_blocks_of_panel(float *out, const void *panel, cot_format format, int64_t column, int64_t at)
+{
+    const cot_tensor_blocks kind = cot_format_blocks(format);
+    const int64_t elements = cot_tensor_block_elements(kind), scales = cot_format_block_scales(format);
+    const uint8_t *bytes = panel;
+    cot_blocks_decode(out, bytes + scales + (at * COT_PANEL + column) * cot_tensor_block_bytes(kind), kind,
+                      elements);
+    if (!scales) return;
+    float scale;
+    memcpy(&scale, bytes + column * 4, 4);
+    for (int64_t i = 0; i < elements; i++) out[i] *= scale;
+}
+
+void cot_blocks_gather(uint8_t *blocks, const uint8_t *codes, const uint8_t *scales, int64_t n)
+{
+    memset(blocks, 0, (size_t)((n + 63) / 64 * 36));
+    for (int64_t i = 0; i < n; i++) {
+        uint8_t *block = blocks + i / 64 * 36;
+        const int64_t group = i % 64 / 16;
+        block[group] = scales[i / 16];
+        block[4 + 8 * group + i % 8] |= (uint8_t)((codes[i / 2] >> i % 2 * 4 & 15) << i % 16 / 8 * 4);
+    }
 }
 
 void cot_blocks_strip(float *strip, const cot_gemm *g, int64_t panel, int64_t k0, int64_t rows)
 {
     const cot_tensor_blocks kind = cot_format_blocks(g->format);
-    const int64_t elements = cot_tensor_block_elements(kind), bytes = cot_tensor_block_bytes(kind),
-                  begin = cot_format_skipped(g->format) + k0, end = begin + rows;
+    const int64_t elements = cot_tensor_block_elements(kind), begin = cot_format_skipped(g->format) + k0,
+                  end = begin + rows;
     const uint8_t *b = (const uint8_t *)g->b + cot_gemm_panel_at(g, panel);
     for (int64_t c = 0; c < COT_PANEL; c++)
         for (int64_t first = begin / elements * elements; first < end; first += elements) {
             float block[COT_BLOCKS_LONGEST];
             const int64_t from = first > begin ? first : begin,
                           to = first + elements < end ? first + elements : end;
-            cot_blocks_decode(block, b + (first / elements * COT_PANEL + c) * bytes, kind, elements);
+            cot_blocks_of_panel(block, b, g->format, c, first / elements);
             for (int64_t i = from; i < to; i++) strip[(i - begin) * COT_PANEL + c] = block[i - first];
         }
     if (rows % 2) memset(strip + rows * COT_PANEL, 0, COT_PANEL * sizeof *strip);

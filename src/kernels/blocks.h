@@ -1,4 +1,4 @@
-/* GGUF's blocks: elements of a row in few bits, with scales among them. */
+/* GGUF's blocks: elements of a row in few bits, with scales among them; folders' NVFP4 is laid out so, too. */
 #ifndef COT_KERNELS_BLOCKS_H
 #define COT_KERNELS_BLOCKS_H
 #include "kernels/kernels.h"
@@ -25,7 +25,12 @@ void cot_blocks_turn(uint8_t codes[COT_BLOCKS_GROUP / 2], uint8_t *scale, const 
 
 /* Whether n elements, which are whole blocks of a format of blocks, are neither NaN nor infinite, whatever their codes. */
 bool cot_blocks_are_finite(const void *blocks, cot_tensor_blocks kind, int64_t n);
+/* Block `at` of column `column` of a packed panel, as floats, its column's scale included. */
+void cot_blocks_of_panel(float *out, const void *panel, cot_format format, int64_t column, int64_t at);
 /* Rows [k0, k0 + rows) of a panel of a product whose B is of blocks, as a packed panel of FP32 of whole pairs of rows. */
 void cot_blocks_strip(float *strip, const cot_gemm *gemm, int64_t panel, int64_t k0, int64_t rows);
+/* Of NVFP4, whose elements lie two a byte, neighbours, the first one low, with a scale (E4M3) for each 16: `n` elements, a multiple of
+ * 16, as blocks; beyond n they are zero. */
+void cot_blocks_gather(uint8_t *blocks, const uint8_t *codes, const uint8_t *scales, int64_t n);
 
 #endif

@@ -48,6 +48,12 @@ int64_t cot_format_block_count(cot_format format, int64_t k)
     return k ? (cot_format_skipped(format) + k + elements - 1) / elements : 0;
 }
 
+int64_t cot_format_block_scales(cot_format format)
+{
+    const cot_dtype scale = cot_format_scale(format);
+    return scale == COT_DTYPE_COUNT ? 0 : COT_PANEL * (int64_t)cot_dtype_bytes(scale);
+}
+
 int64_t cot_format_group(cot_format format)
 {
     if (cot_format_blocks(format)) return 0;
@@ -138,8 +144,8 @@ cot_panel_blocks cot_panel_blocks_of(cot_format format, int64_t k)
 int64_t cot_panel_bytes(cot_format format, int64_t k)
 {
     if (cot_format_blocks(format))
-        return cot_format_block_count(format, k) * COT_PANEL *
-               cot_tensor_block_bytes(cot_format_blocks(format));
+        return cot_format_block_scales(format) + cot_format_block_count(format, k) * COT_PANEL *
+                                                     cot_tensor_block_bytes(cot_format_blocks(format));
     const int64_t rows = rows_of_panel(format, k);
     const cot_panel_blocks b = cot_panel_blocks_of(format, k);
     return (rows + b.rows - 1) / b.rows * b.words + rows * b.row_bytes;

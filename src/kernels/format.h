@@ -22,9 +22,10 @@
  *           of each lowest; the element is the whole number times its group's scale
  *   mxfp4   the same with four bits of E2M1; scales are E8M0
  *
- *   q4_1 .. q6_k   GGUF's blocks as files have them (blocks.h), elements, scales and minima in one: instead of scales and words a
- *           panel has [blocks of a column][32] blocks, each of a column's next 32 or 256 rows; those of the first block that come
- *           before the matrix's own rows, and those beyond K, are left as they are and mean nothing (cot_format_skip)
+ *   q4_1 .. nvfp4   GGUF's blocks as files have them (blocks.h), elements, scales and minima in one: instead of scales and words a
+ *           panel has [blocks of a column][32] blocks, each of a column's next 32, 64 or 256 rows; those of the first block that
+ *           come before the matrix's own rows, and those beyond K, are left as they are and mean nothing (cot_format_skip).
+ *           Where the table names a type of scales, as of nvfp4, a scale for each column is before them: [32]
  *
  * With zero points the element is (whole number + offset) times scale. A file's unsigned code q with zero point z is the whole
  * number q - 8 (of eight bits: q - 128), and its offset is 8 - z (128 - z), which bf16 holds exactly.
@@ -52,7 +53,8 @@
     X(Q2_K, "q2_k", 2, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q2_K) \
     X(Q4_K, "q4_k", 4, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q4_K) \
     X(Q5_K, "q5_k", 5, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q5_K) \
-    X(Q6_K, "q6_k", 6, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q6_K)
+    X(Q6_K, "q6_k", 6, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q6_K) \
+    X(NVFP4, "nvfp4", 4, 1, 0, COT_F32, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_NVFP4)
 // clang-format on
 
 /* A kind of elements: a row of the table. cot_format_with makes further formats of a kind, whose groups, scales or zero points
@@ -110,6 +112,8 @@ static inline cot_tensor_blocks cot_format_blocks(cot_format format)
     return cot_format_row_of(format)->blocks;
 }
 int64_t cot_format_block_count(cot_format format, int64_t k);
+/* Of blocks: bytes of a panel before them, of its columns' scales. */
+int64_t cot_format_block_scales(cot_format format);
 cot_dtype cot_format_scale(cot_format format);
 bool cot_format_zeros(cot_format format);
 

@@ -214,17 +214,22 @@ static inline uint32_t mxfp4_word(const uint8_t *in)
     return ((even | even >> 8) & 0xffffu) | (odd | odd >> 8) << 16;
 }
 
-/* Blocks of a column go one line of 32 columns' blocks apart. */
+/* Blocks of a column go one line of 32 columns' blocks apart, behind the columns' scales. */
 static void pack_blocks(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
                         const cot_pack_source *source)
 {
     const int64_t blocks = cot_format_block_count(format, k);
     const size_t bytes = (size_t)cot_tensor_block_bytes(cot_format_blocks(format));
-    const int64_t end = n0 + count, zero_end = end == n ? cot_panels(n) * COT_PANEL : end;
+    const int64_t scales = cot_format_block_scales(format), end = n0 + count,
+                  zero_end = end == n ? cot_panels(n) * COT_PANEL : end;
     for (int64_t column = n0; column < zero_end; column++) {
-        uint8_t *to =
-            (uint8_t *)panel_words(b, format, column / COT_PANEL, k) + (size_t)(column % COT_PANEL) * bytes;
+        uint8_t *panel = (uint8_t *)panel_words(b, format, column / COT_PANEL, k),
+                *to = panel + scales + (size_t)(column % COT_PANEL) * bytes;
         const uint8_t *from = source->data + (column - n0) * source->stride;
+        if (scales && column < end)
+            memcpy(panel + column % COT_PANEL * 4, source->scales + (column - n0) * source->scale_stride, 4);
+        else if (scales)
+            memset(panel + column % COT_PANEL * 4, 0, 4);
         for (int64_t i = 0; i < blocks; i++, to += COT_PANEL * bytes)
             if (column < end)
                 memcpy(to, from + (size_t)i * bytes, bytes);

@@ -20,7 +20,8 @@ void cot_pack_codes(void *b, cot_format format, int64_t k, int64_t n, int64_t n0
                     const cot_codes *rows);
 
 /* A stored matrix that keeps its form: `columns` rows of k elements, as a checkpoint has them. MXFP4: two elements a byte, the
- * first one low; a scale (E8M0) for each 32. Blocks: those of a row from the one on that has its first element; no scales. */
+ * first one low; a scale (E8M0) for each 32. Blocks: those of a row from the one on that has its first element; of NVFP4 a scale
+ * (F32) for each row, else none. */
 typedef struct cot_pack_source {
     const uint8_t *data, *scales;
     int64_t stride, scale_stride; // bytes from row to row

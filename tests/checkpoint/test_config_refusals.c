@@ -59,7 +59,8 @@ static void refusals(void **state)
         {qwen3, "{'rope_parameters': {'partial_rotary_factor': 0.5}}", COT_UNSUPPORTED,
          "'partial_rotary_factor'"},
         {qwen3, "{'quantization_config': {'quant_method': 'hqq'}}", COT_UNSUPPORTED,
-         "quantisation 'hqq' is not supported (fp8, mxfp4, gptq, awq, auto-round and compressed-tensors "
+         "quantisation 'hqq' is not supported (fp8, mxfp4, gptq, awq, auto-round, compressed-tensors and "
+         "modelopt "
          "are)"},
 #define AUTO_ROUND(text)                                                                                     \
     "{'quantization_config': {'quant_method': 'auto-round', 'bits': 4, 'group_size': 64, " text "}}"
@@ -100,15 +101,14 @@ static void refusals(void **state)
          COT_UNSUPPORTED, "compressed-tensors format 'marlin-24'"},
         {qwen3,
          "{'quantization_config': {'quant_method': 'compressed-tensors', 'config_groups': {'group_0': "
-         "{'format': 'nvfp4-pack-quantized'}}}}",
-         COT_UNSUPPORTED, "compressed-tensors format 'nvfp4-pack-quantized'"},
+         "{'format': 'marlin-24'}}}}",
+         COT_UNSUPPORTED, "compressed-tensors format 'marlin-24'"},
 #define GROUP(text)                                                                                          \
     "{'quantization_config': {'quant_method': 'compressed-tensors', 'config_groups': {'group_0': " text "}}" \
     "}"
         {qwen3, GROUP("{'weights': {'num_bits': 3}}"), COT_UNSUPPORTED, "weights of 3 bits"},
         {qwen3, GROUP("{'weights': {'type': 'complex'}}"), COT_UNSUPPORTED, "type 'complex'"},
-        {qwen3, GROUP("{'weights': {'strategy': 'tensor_group'}}"), COT_UNSUPPORTED,
-         "strategy 'tensor_group'"},
+        {qwen3, GROUP("{'weights': {'strategy': 'token'}}"), COT_UNSUPPORTED, "strategy 'token'"},
         {qwen3, GROUP("{'weights': {'strategy': 'group'}}"), COT_MALFORMED, "lacks 'group_size'"},
         {qwen3, GROUP("{'weights': {'strategy': 'block', 'block_structure': '16'}}"), COT_MALFORMED,
          "'block_structure' is \"16\""},

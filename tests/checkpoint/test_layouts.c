@@ -27,29 +27,40 @@ static void expect_read(const cot_checkpoint *checkpoint, const layout *l, const
     free(all);
 }
 
-/* Packed as it is stored, a product with one 1 among zeros is an element; of columns [column0, column0 + k). */
+/* Packed as it is stored, a product with rows of one 1 among zeros has the elements; of columns [column0, column0 + k). */
 static void expect_packed(const cot_checkpoint *checkpoint, const layout *l, const matrix *m,
                           cot_weight weight, int64_t expert, cot_format format, int64_t column0, int64_t k)
 {
+    static float a[LAYOUT_H * LAYOUT_H], c[LAYOUT_H * LAYOUT_H];
     uint8_t *b = dirty(cot_packed_bytes(format, k, m->out));
-    float a[LAYOUT_H] = {0}, c[LAYOUT_H];
     const cot_weight_piece piece = {weight, 0, expert, 0, m->out, column0, k};
     const cot_packed packed = {b, format, false, k, m->out};
     assert_int_equal(cot_checkpoint_pack(checkpoint, &piece, &(cot_packed_part){b, format, m->out, 0}, NULL),
                      COT_OK);
-    for (int64_t i = 0; i < k; i++) {
-        cot_gemm g = cot_packed_gemm(&packed, COT_F32, 1, 0, m->out);
-        g.a = a;
-        g.c = c;
-        a[i] = 1;
-        cot_isa_ref.kernels.gemm(&g, 0, 1, 0, cot_panels(m->out));
-        a[i] = 0;
+    memset(a, 0, sizeof a);
+    for (int64_t i = 0; i < k; i++) a[i * k + i] = 1;
+    cot_gemm g = cot_packed_gemm(&packed, COT_F32, k, 0, m->out);
+    g.a = a;
+    g.a_stride = k;
+    g.c = c;
+    g.c_stride = m->out;
+    cot_isa_ref.kernels.gemm(&g, 0, k, 0, cot_panels(m->out));
+    for (int64_t i = 0; i < k; i++)
         for (int64_t n = 0; n < m->out; n++)
-            if (c[n] != layout_element(l, m, n, column0 + i))
+            if (c[i * m->out + n] != layout_element(l, m, n, column0 + i))
                 fail_msg("%s packed row %d column %d: %g, expected %g", l->config, (int)n, (int)(column0 + i),
-                         (double)c[n], (double)layout_element(l, m, n, column0 + i));
-    }
+                         (double)c[i * m->out + n], (double)layout_element(l, m, n, column0 + i));
     free(b);
+}
+
+/* Groups that COT_SUM_K does not divide are widened, but NVFP4's. */
+static void expect_kept(cot_format format, const layout *l)
+{
+    const char *kept = layout_kept(l);
+    assert_int_equal(format == COT_FORMATS, !kept);
+    if (!kept) return;
+    assert_string_equal(cot_format_row_of(format)->name, kept);
+    assert_int_equal(cot_format_row_of(format)->bits, l->bits);
 }
 
 /* Attention and head: whole, and of some heads with the scales that the whole has. */
@@ -60,13 +71,18 @@ static void expect_parts(const cot_checkpoint *checkpoint, const layout *l, cons
         const cot_format format = stored_format(checkpoint, &weight, 1, 0),
                          cut = cot_format_cut(format, LAYOUT_HEAD_DIM);
         expect_read(checkpoint, l, &m->parts[p], weight, 0);
-        assert_int_equal(format == COT_FORMATS, l->group % 32 != 0);
+        expect_kept(format, l);
         if (format == COT_FORMATS) continue;
-        assert_int_equal(cot_format_row_of(format)->bits, l->bits);
-        assert_int_equal(cot_format_group(format), l->group);
-        assert_int_equal(cot_format_group(cut), l->group ? LAYOUT_HEAD_DIM : 0);
         const int64_t in = layout_parts[p].in;
         expect_packed(checkpoint, l, &m->parts[p], weight, 0, format, 0, in);
+        if (l->way == NVFP4) { // a block of 64 is in both parts
+            for (int64_t column = 0; column < in; column += LAYOUT_HEAD_DIM)
+                expect_packed(checkpoint, l, &m->parts[p], weight, 0, cot_format_skip(format, column % 64),
+                              column, in - column < 48 ? in - column : 48);
+            continue;
+        }
+        assert_int_equal(cot_format_group(format), l->group);
+        assert_int_equal(cot_format_group(cut), l->group ? LAYOUT_HEAD_DIM : 0);
         expect_packed(checkpoint, l, &m->parts[p], weight, 0, cut, LAYOUT_HEAD_DIM, 2 * LAYOUT_HEAD_DIM);
         expect_packed(checkpoint, l, &m->parts[p], weight, 0, cut, in - LAYOUT_HEAD_DIM, LAYOUT_HEAD_DIM);
         if (!l->group) // a column's own scale is that of any of its rows
@@ -84,15 +100,13 @@ static void every_layout(void **state)
         cot_checkpoint *checkpoint = opened(m.f->path);
         const cot_format format = experts_format(checkpoint);
         expect_parts(checkpoint, l, &m);
-        // groups that COT_SUM_K does not divide are widened
-        assert_int_equal(format == COT_FORMATS, l->group % 32 != 0);
+        expect_kept(format, l);
         for (int e = 0; e < LAYOUT_E; e++)
             for (int w = 0; w < 3; w++) {
                 const cot_weight weight = COT_WEIGHT_EXPERT_GATE + (cot_weight)w;
                 expect_read(checkpoint, l, &m.experts[e][w], weight, e);
                 if (format == COT_FORMATS) continue;
                 assert_int_equal(cot_format_zeros(format), l->asymmetric);
-                assert_int_equal(cot_format_row_of(format)->bits, l->bits);
                 expect_packed(checkpoint, l, &m.experts[e][w], weight, e, format, 0, m.experts[e][w].in);
             }
         cot_checkpoint_close(checkpoint);
@@ -141,7 +155,7 @@ static void wrong_files(void **state)
     char name[128];
     for (size_t i = 0; i < LAYOUTS; i++) {
         const layout *l = &layouts[i];
-        if (l->group % 32 || l->one_scale || l->way == E2M1) continue;
+        if (l->group % 32 || l->one_scale || l->way == E2M1) continue; // NVFP4: test_nvfp4.c
         model m = layout_make(l, &seed);
         const bool transposed = l->way == GPTQ || l->way == AWQ;
         snprintf(name, sizeof name, "%s%s", down, transposed ? "scales" : "weight_scale");

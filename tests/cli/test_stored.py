@@ -354,7 +354,7 @@ class Damage:
                      "awq": [self.other_bits, self.no_zeros_told, self.of_gemv, self.other_group],
                      "fp8": [self.other_fmt, self.not_a_number],
                      "compressed": [self.three_bits, self.lie_of_bits, self.lie_of_type, self.lie_of_strategy,
-                                    self.lie_of_group, self.lie_of_zeros, self.ignored, self.nvfp4, self.tensor_group,
+                                    self.lie_of_group, self.lie_of_zeros, self.ignored, self.other_format, self.other_strategy,
                                     self.sparse, self.actorder, self.reordered_group, self.bad_pattern, self.symmetric_lie, self.other_shape]}[model.method]
         self.how = draw.choice(common + 2 * of_method)
         self.words = self.how()
@@ -522,13 +522,13 @@ class Damage:
         self.told["ignore"].append(self.draw.choice((self.name, "re:" + self.name)))
         return f"tensor '{self.codes()}' is quantised, config.json says 'ignore'"
 
-    def nvfp4(self):
-        self.draw.choice((self.told, self.group()))["format"] = "nvfp4-pack-quantized"
-        return "nvfp4-pack-quantized"
+    def other_format(self):
+        self.draw.choice((self.told, self.group()))["format"] = "marlin-24"
+        return "marlin-24"
 
-    def tensor_group(self):
-        self.group()["weights"]["strategy"] = "tensor_group"
-        return "tensor_group"
+    def other_strategy(self):
+        self.group()["weights"]["strategy"] = "token"
+        return "token"
 
     def sparse(self):
         self.told["sparsity_config"] = {"format": "sparse-24-bitmask"}

@@ -27,11 +27,7 @@ static struct records logits_of(const char *path, int ranks, const layout *l, co
     cot_engine *engine =
         must_open(&(struct setting){.folder = path, .precision = "fp32", .kv_tokens = 64, .ranks = ranks});
     const cot_engine_info *info = cot_engine_describe(engine);
-    const char *const kept = !l || l->group % 32 ? "fp32"
-                             : l->way == E4M3    ? "fp8"
-                             : l->way == E2M1    ? "mxfp4"
-                             : l->bits == 4      ? "int4"
-                                                 : "int8";
+    const char *const stored = l ? layout_kept(l) : NULL, *const kept = stored ? stored : "fp32";
     assert_string_equal(info->weights, kept);
     assert_string_equal(info->weights_attention, kept);
     assert_string_equal(info->weights_head, kept);

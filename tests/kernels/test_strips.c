@@ -25,7 +25,10 @@ static void draw_blocks(check_draws *draws, uint8_t *to, cot_tensor_blocks kind,
     const int bytes = cot_tensor_block_bytes(kind);
     for (int64_t i = 0; i < count; i++, to += bytes) {
         for (int b = 0; b < bytes; b++) to[b] = (uint8_t)random_between(draws, 0, 255);
-        for (int h = 0; h < 2; h++) { // of about 2^-8, either sign
+        if (kind == COT_BLOCKS_NVFP4) // E4M3, but for NaN, either sign
+            for (int g = 0; g < 4; g++)
+                while ((to[g] & 0x7f) == 0x7f) to[g] = (uint8_t)random_between(draws, 0, 255);
+        for (int h = 0; h < 2 && kind != COT_BLOCKS_NVFP4; h++) { // of about 2^-8, either sign
             uint8_t *high = to + halves[kind][h] + 1;
             *high = (uint8_t)((*high & 0x83) | 0x1c);
         }
@@ -42,17 +45,23 @@ static problem make(check_draws *draws, cot_format kind, cot_dtype type, int64_t
     uint8_t *rows = malloc((size_t)(n * blocks * bytes));
     float *all = malloc((size_t)(blocks * elements) * sizeof *all);
     p.numbers = malloc((size_t)(n * k) * sizeof *p.numbers);
+    float *scales = malloc((size_t)n * sizeof *scales); // of columns, which NVFP4 has
     draw_blocks(draws, rows, p.kind, n * blocks);
     for (int64_t i = 0; i < n; i++) {
+        scales[i] = (float)random_between(draws, 1, 1000) / 77777;
         cot_blocks_decode(all, rows + i * blocks * bytes, p.kind, blocks * elements);
-        memcpy(p.numbers + i * k, all + skipped, (size_t)k * sizeof *all);
+        for (int64_t j = 0; j < k; j++)
+            p.numbers[i * k + j] = all[skipped + j] * (p.kind == COT_BLOCKS_NVFP4 ? scales[i] : 1);
     }
     p.b = guard(cot_panels(n) * panel);
     const int64_t half = random_between(draws, 0, n); // in two goes, as blocks of rows come
     for (int64_t n0 = 0, count = half; n0 < n; n0 += count, count = n - n0)
         cot_pack_stored(p.b.data, format, k, n, n0, count,
-                        &(cot_pack_source){.data = rows + n0 * blocks * bytes, .stride = blocks * bytes});
-    free(rows), free(all);
+                        &(cot_pack_source){.data = rows + n0 * blocks * bytes,
+                                           .stride = blocks * bytes,
+                                           .scales = (const uint8_t *)(scales + n0),
+                                           .scale_stride = sizeof *scales});
+    free(rows), free(all), free(scales);
     p.a = guarded_random(draws, m * k, type, 1);
     p.c = guard(((m - 1) * (n + 3) + n) * 4);
     p.g = (cot_gemm){.type = type,

@@ -132,14 +132,13 @@ static void grouped_gemm(const cot_gemm *g, int64_t m, int64_t n)
 /* Formats of blocks: a column's blocks one after the other, each by all rows. */
 static void blocks_gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t n)
 {
-    const cot_tensor_blocks kind = cot_format_blocks(g->format);
-    const int64_t elements = cot_tensor_block_elements(kind), skipped = cot_format_skipped(g->format);
+    const int64_t elements = cot_tensor_block_elements(cot_format_blocks(g->format)),
+                  skipped = cot_format_skipped(g->format);
     const uint8_t *panel = (const uint8_t *)g->b + panel_at(g, n / COT_PANEL);
     for (int64_t m = m0; m < m1 && !g->accumulate; m++) g->c[m * g->c_stride + n] = 0;
     for (int64_t b = 0; b < cot_format_block_count(g->format, g->k); b++) {
         float block[COT_BLOCKS_LONGEST];
-        cot_blocks_decode(block, panel + (b * COT_PANEL + n % COT_PANEL) * cot_tensor_block_bytes(kind), kind,
-                          elements);
+        cot_blocks_of_panel(block, panel, g->format, n % COT_PANEL, b);
         for (int64_t m = m0; m < m1; m++) {
             const int64_t row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
             float *c = g->c + m * g->c_stride + n;

@@ -15,9 +15,23 @@ static int64_t draw_to(uint64_t *seed, int64_t n)
     return (int64_t)(*seed % (uint64_t)n);
 }
 
+static float e4m3(int code)
+{
+    const double size = code & 0x78 ? ldexp(8 + (code & 7), (code >> 3 & 15) - 10) : ldexp(code & 7, -9);
+    return (float)(code & 0x80 ? -size : size);
+}
+
+/* From a half to 7.5; some are zero or have no leading one. */
+static float draw_e4m3(uint64_t *seed)
+{
+    return e4m3((int)(draw_to(seed, 16) ? 0x30 + draw_to(seed, 24) : draw_to(seed, 8)));
+}
+
 static matrix draw_matrix(uint64_t *seed, const layout *l, int64_t out, int64_t in)
 {
-    matrix m = {out, in, l->group ? (in + l->group - 1) / l->group : 1, NULL, NULL, NULL};
+    matrix m = {out, in, l->group ? (in + l->group - 1) / l->group : 1, NULL, NULL, NULL, 0};
+    if (l->way == NVFP4) m.of_all = (1 + (float)draw_to(seed, 1000) / 499) / 256; // each matrix its own
+    if (l->way == NVFP4 && !l->modelopt) m.of_all = 1 / m.of_all;
     m.codes = malloc((size_t)(out * in) * sizeof *m.codes);
     m.zeros = malloc((size_t)(out * m.groups) * sizeof *m.zeros);
     m.scales = malloc((size_t)(out * m.groups) * sizeof *m.scales);
@@ -30,6 +44,7 @@ static matrix draw_matrix(uint64_t *seed, const layout *l, int64_t out, int64_t 
         // 1 + n / 128 is exact in every type
         m.scales[i] = ldexpf(1 + (float)draw_to(seed, 128) / 128, (int)draw_to(seed, 4) - 6);
         if (l->way == E2M1) m.scales[i] = ldexpf(1, (int)draw_to(seed, 9) - 6);
+        if (l->way == NVFP4) m.scales[i] = draw_e4m3(seed);
         if (l->one_scale) m.scales[i] = 0.375f;
         m.zeros[i] = l->asymmetric ? (int)draw_to(seed, 1 << l->bits) : middle;
     }
@@ -45,15 +60,20 @@ float layout_element(const layout *l, const matrix *m, int64_t r, int64_t c)
 {
     const int64_t g = r * m->groups + (l->group ? c / l->group : 0);
     const int code = m->codes[r * m->in + c];
-    if (l->way == E4M3) {
-        const double size = code & 0x78 ? ldexp(8 + (code & 7), (code >> 3 & 15) - 10) : ldexp(code & 7, -9);
-        return (float)(code & 0x80 ? -size : size) * m->scales[g];
-    }
-    if (l->way == E2M1) {
+    if (l->way == E4M3) return e4m3(code) * m->scales[g];
+    if (l->way == E2M1 || l->way == NVFP4) {
         static const float sizes[] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
-        return (code & 8 ? -sizes[code & 7] : sizes[code & 7]) * m->scales[g];
+        const float element = (code & 8 ? -sizes[code & 7] : sizes[code & 7]) * m->scales[g];
+        return l->way == E2M1 ? element : element * (l->modelopt ? m->of_all : 1 / m->of_all);
     }
     return (float)(code - m->zeros[g]) * m->scales[g];
+}
+
+const char *layout_kept(const layout *l)
+{
+    if (l->way == NVFP4) return "nvfp4";
+    if (l->group % 32) return NULL;
+    return l->way == E4M3 ? "fp8" : l->way == E2M1 ? "mxfp4" : l->bits == 4 ? "int4" : "int8";
 }
 
 /* ---- the layouts ---- */
@@ -66,6 +86,8 @@ void layout_put_scale(cot_tensor *t, int64_t at, float value)
         memcpy(data + 4 * at, &value, 4);
     else if (t->dtype == COT_U8)
         data[at] = (uint8_t)(127 + ilogbf(value));
+    else if (t->dtype == COT_F8_E4M3)
+        while (e4m3(data[at]) != value) data[at]++;
     else
         memcpy(data + 2 * at, &half, 2);
 }
@@ -129,11 +151,15 @@ static void add_transposed(folder *f, const char *name, const layout *l, const m
 static void add_compressed(folder *f, const char *name, const layout *l, const matrix *m)
 {
     const int per = 32 / l->bits, middle = 1 << (l->bits - 1);
-    const cot_dtype types[] = {[PACKED] = COT_I32, [BYTES] = COT_I8, [E4M3] = COT_F8_E4M3, [E2M1] = COT_U8};
-    const int64_t width[] = {[PACKED] = m->in / per, [BYTES] = m->in, [E4M3] = m->in, [E2M1] = m->in / 2};
-    cot_tensor *codes = add_zeroed(f, name, l->way == PACKED || l->way == E2M1 ? "weight_packed" : "weight",
-                                   types[l->way], m->out, width[l->way]);
-    cot_tensor *scales = l->one_scale ? add_zeroed(f, name, "weight_scale", l->scale, 1, 0)
+    const cot_dtype types[] = {
+        [PACKED] = COT_I32, [BYTES] = COT_I8, [E4M3] = COT_F8_E4M3, [E2M1] = COT_U8, [NVFP4] = COT_U8};
+    const int64_t width[] = {
+        [PACKED] = m->in / per, [BYTES] = m->in, [E4M3] = m->in, [E2M1] = m->in / 2, [NVFP4] = m->in / 2};
+    const bool pairs = l->way == E2M1 || l->way == NVFP4,
+               packed = (l->way == PACKED || pairs) && !l->modelopt;
+    cot_tensor *codes =
+        add_zeroed(f, name, packed ? "weight_packed" : "weight", types[l->way], m->out, width[l->way]);
+    cot_tensor *scales = l->one_scale ? add_zeroed(f, name, "weight_scale", l->scale, !l->modelopt, 0)
                                       : add_zeroed(f, name, "weight_scale", l->scale, m->out, m->groups);
     for (int64_t r = 0; r < m->out; r++) {
         for (int64_t c = 0; c < m->in; c++) {
@@ -141,7 +167,7 @@ static void add_compressed(folder *f, const char *name, const layout *l, const m
             uint8_t *bytes = (uint8_t *)(uintptr_t)codes->data;
             if (l->way == PACKED)
                 or_code(codes, r * (m->in / per) + c / per, (int)(c % per) * l->bits, code);
-            else if (l->way == E2M1)
+            else if (pairs)
                 bytes[(r * m->in + c) / 2] |= (uint8_t)(code << c % 2 * 4);
             else
                 bytes[r * m->in + c] = (uint8_t)(l->way == BYTES ? code - middle : code);
@@ -149,6 +175,13 @@ static void add_compressed(folder *f, const char *name, const layout *l, const m
         for (int64_t g = 0; g < m->groups; g++)
             layout_put_scale(scales, l->one_scale ? 0 : r * m->groups + g, m->scales[r * m->groups + g]);
     }
+    if (l->way == NVFP4) // and one of activations, which nobody reads
+        for (int i = 0; i < 2; i++) {
+            const char *const ends[2][2] = {{"weight_global_scale", "input_global_scale"},
+                                            {"weight_scale_2", "input_scale"}};
+            layout_put_scale(add_zeroed(f, name, ends[l->modelopt][i], COT_F32, !l->modelopt, 0), 0,
+                             i ? 0 : m->of_all);
+        }
     if (l->way == PACKED) {
         cot_tensor *shape = add_zeroed(f, name, "weight_shape", COT_I64, 2, 0);
         ((int64_t *)(uintptr_t)shape->data)[0] = m->out;
@@ -270,31 +303,48 @@ void layout_discard(model *m)
 #define CT(format) "\"quant_method\": \"compressed-tensors\", \"format\": \"" format "\""
 const layout layouts[LAYOUTS] = {
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32, \"sym\": true", GPTQ, 4, 32, false, true,
-     COT_F16, false},
+     COT_F16, false, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"sym\": false, \"desc_act\": false", GPTQ,
-     4, 64, true, true, COT_F16, false},
+     4, 64, true, true, COT_F16, false, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32, \"sym\": false, \"format\": "
      "\"gptq_v2\"",
-     GPTQ, 4, 32, true, false, COT_BF16, false},
+     GPTQ, 4, 32, true, false, COT_BF16, false, false},
     {"\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": -1, \"sym\": false", GPTQ, 8, 0, true, true,
-     COT_F16, false},
+     COT_F16, false, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16, \"sym\": false", GPTQ, 4, 16, true, true,
-     COT_F16, false},
+     COT_F16, false, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 96, \"sym\": false, \"desc_act\": true", GPTQ,
-     4, 96, true, true, COT_F16, false}, // whose last group is a part of one
+     4, 96, true, true, COT_F16, false, false}, // whose last group is a part of one
     {"\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": 48, \"dynamic\": {\"down\": {\"desc_act\": "
      "true}}",
-     GPTQ, 8, 48, false, true, COT_BF16, false},
+     GPTQ, 8, 48, false, true, COT_BF16, false, false},
     {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64, \"version\": \"gemm\", \"zero_point\": "
      "true",
-     AWQ, 4, 64, true, false, COT_F16, false},
-    {CT("pack-quantized"), PACKED, 4, 32, false, false, COT_BF16, false},
-    {CT("pack-quantized"), PACKED, 4, 64, true, false, COT_BF16, false},
-    {CT("pack-quantized"), PACKED, 4, 0, false, false, COT_F32, false},
-    {CT("pack-quantized"), PACKED, 8, 32, true, false, COT_BF16, false},
-    {CT("int-quantized"), BYTES, 8, 0, false, false, COT_BF16, false},
-    {CT("naive-quantized"), BYTES, 8, 64, true, false, COT_F32, false},
-    {CT("float-quantized"), E4M3, 8, 0, false, false, COT_BF16, false},
-    {CT("naive-quantized"), E4M3, 8, 0, false, false, COT_F32, true},
-    {CT("mxfp4-pack-quantized"), E2M1, 4, 32, false, false, COT_U8, false},
+     AWQ, 4, 64, true, false, COT_F16, false, false},
+    {CT("pack-quantized"), PACKED, 4, 32, false, false, COT_BF16, false, false},
+    {CT("pack-quantized"), PACKED, 4, 64, true, false, COT_BF16, false, false},
+    {CT("pack-quantized"), PACKED, 4, 0, false, false, COT_F32, false, false},
+    {CT("pack-quantized"), PACKED, 8, 32, true, false, COT_BF16, false, false},
+    {CT("int-quantized"), BYTES, 8, 0, false, false, COT_BF16, false, false},
+    {CT("naive-quantized"), BYTES, 8, 64, true, false, COT_F32, false, false},
+    {CT("float-quantized"), E4M3, 8, 0, false, false, COT_BF16, false, false},
+    {CT("naive-quantized"), E4M3, 8, 0, false, false, COT_F32, true, false},
+    {CT("mxfp4-pack-quantized"), E2M1, 4, 32, false, false, COT_U8, false, false},
+    {CT("nvfp4-pack-quantized") ", \"ignore\": [\"re:.*mlp.gate$\"], \"config_groups\": {\"group_0\": "
+                                "{\"targets\": [\"Linear\"], \"format\": "
+                                "\"nvfp4-pack-quantized\", \"weights\": {\"num_bits\": 4, \"type\": "
+                                "\"float\", \"strategy\": "
+                                "\"tensor_group\", \"group_size\": 16, \"symmetric\": true, \"dynamic\": "
+                                "false}, \"input_activations\": "
+                                "{\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", "
+                                "\"group_size\": 16, \"dynamic\": "
+                                "\"local\"}}}",
+     NVFP4, 4, 16, false, false, COT_F8_E4M3, false, false},
+    {"\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"ignore\": [\"model.layers.*.mlp.gate\"], "
+     "\"kv_cache_scheme\": {\"type\": \"float\", \"num_bits\": 8}, \"producer\": {\"name\": \"modelopt\"}",
+     NVFP4, 4, 16, false, false, COT_F8_E4M3, false, true},
+    {"\"quant_library\": \"modelopt\", \"quant_algo\": \"W4A16_NVFP4\", \"group_size\": 16", NVFP4, 4, 16,
+     false, false, COT_F8_E4M3, false, true},
+    {"\"quant_method\": \"modelopt\", \"quant_algo\": \"fp8\"", E4M3, 8, 0, false, false, COT_F32, true,
+     true},
 };
