@@ -17,7 +17,16 @@ typedef enum cot_qk_norm { COT_QK_NORM_NONE, COT_QK_NORM_HEAD, COT_QK_NORM_WIDTH
 /* Where a branch of a layer is normed: what it reads, what it gives before that is added, or both. */
 typedef enum cot_branch_norms { COT_NORMS_BEFORE, COT_NORMS_AFTER, COT_NORMS_BOTH } cot_branch_norms;
 
+/* What a layer does between its norms (model/mixer.h). */
+typedef enum cot_mixer_kind {
+    COT_MIXER_FULL,    // attention over all keys
+    COT_MIXER_SLIDING, // over those in a window
+    COT_MIXER_MLA,
+    COT_MIXER_KINDS
+} cot_mixer_kind;
+
 typedef struct cot_layer_config {
+    cot_mixer_kind mixer;
     bool moe;       // else a dense feed-forward network
     int64_t window; // a token sees this many keys, itself included; 0: all
     bool unrotated; // no RoPE

@@ -105,6 +105,9 @@ static void find_windows(cot_config *config, cot_fields *fields, int64_t window,
                               : cot_fields_get(fields, "sliding_window") ? "0"
                                                                          : "missing",
                               l);
+        config->layer[l].mixer = config->attention == COT_ATTENTION_MLA ? COT_MIXER_MLA
+                                 : slides                               ? COT_MIXER_SLIDING
+                                                                        : COT_MIXER_FULL;
         config->layer[l].window = slides ? window : 0;
         config->layer[l].unrotated = config->family->unrotated && !slides;
     }

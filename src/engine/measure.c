@@ -335,7 +335,7 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     if (status == COT_OK) status = choose_exchange(e, options, error);
     if (status == COT_OK) status = fill_pages(e, &options->given, error);
     if (status != COT_OK) return status;
-    for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, 0, 1);
+    for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, l, 0, 1);
     cot_arena all_heads = {0}; // what steps read is told by them, even where each rank has its own
     if (!e->runner.data_parallel)
         cot_attention_weights_walk(e->whole.attention, e->checkpoint, e->runner.precision, &all_heads, load);

@@ -1,4 +1,4 @@
-/* Attention of one rank's heads. */
+/* What one rank's heads do between the norms of a layer. */
 #ifndef COT_MODEL_ATTENTION_H
 #define COT_MODEL_ATTENTION_H
 #include "model/runner.h"
@@ -14,22 +14,37 @@ typedef struct cot_runner_heads {
     float *cosines, *sines; // [N][rope_width / 2]
     float *input;           // [N][attention's input columns]
     float *width_sums;      // [N][2] sums of squares over whole-width q and k
-    float *q;               // [N][heads][nope + rope]: MLA with q_lora
-    void *q_latent;         // [N][q_lora] typed
-    void *q_nope;           // [N][heads][nope] typed
-    float *absorbed;        // [N][heads][kv_lora]
     void *queries;          // [N][heads][key_width] typed
-    void *values;           // [N][heads][value_width] typed: what attention gives
-    float *expanded;        // [N][heads][v]: MLA
-    void *output;           // [N][heads][v] typed: what the output product reads (GQA: values)
-    cot_gemm *gemms;        // [heads]
+    void *output;           // [N][heads][v] typed: what the output product reads
+
+    /* MLA's own. */
+    float *q;        // [N][heads][nope + rope]: with q_lora
+    void *q_latent;  // [N][q_lora] typed
+    void *q_nope;    // [N][heads][nope] typed
+    float *absorbed; // [N][heads][kv_lora]
+    void *values;    // [N][heads][kv_lora] typed: what attention gives
+    float *expanded; // [N][heads][v]
+    cot_gemm *gemms; // [heads]
 } cot_runner_heads;
 
 /* The weights, into `load`; an arena that measures records nothing. */
 void cot_runner_lay_out_head_weights(cot_runner *r, cot_arena *arena, cot_loader *load);
 /* The pages and a step's memory. */
 void cot_runner_lay_out_heads(cot_runner *r, cot_arena *arena);
-/* rows.branch = this rank's heads' part of attention over rows.x, without the output bias. */
+/* rows.branch = this rank's heads' part of what the layer's mixer makes of rows.x, without the output bias. */
 cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error);
+
+/* What rows of the mixers' table are made of. Query heads are cut evenly, and KV heads are on all ranks that read them. */
+void cot_attention_heads_cut(cot_attention_weights *weights, const cot_config *config, int rank, int ranks);
+/* RMSNorm in place over n elements whose squares sum to `sum` over `width` elements. */
+void cot_runner_normalise(const cot_runner *r, float *x, int64_t n, float sum, int64_t width, float epsilon,
+                          const float *weight);
+/* RoPE of a head at the row's position. */
+void cot_runner_rotate(const cot_runner *r, float *head, int64_t row);
+/* What queries at the row's position are multiplied by. */
+float cot_runner_query_scale(const cot_runner *r, int64_t row);
+/* out [N][heads][value_width] typed = what heads.queries find in the KV pages; `group` query heads of the model share a KV head. */
+void cot_runner_attend(cot_runner *r, const cot_attention_weights *weights, int64_t layer, int64_t group,
+                       void *out);
 
 #endif

@@ -58,9 +58,10 @@ typedef struct cot_whole_weights {
     const float *output_bias; // [V] or NULL
 } cot_whole_weights;
 
-/* Sets the head ranges: the query heads that `rank` of `ranks` has, and the KV heads that those read (none on a rank
- * without query heads). All else becomes zero. */
-void cot_attention_heads(cot_attention_weights *weights, const cot_config *config, int rank, int ranks);
+/* Sets the head ranges of a layer: the query heads that `rank` of `ranks` has, and the KV heads that those read (none on a
+ * rank without query heads). All else becomes zero. */
+void cot_attention_heads(cot_attention_weights *weights, const cot_config *config, int64_t layer, int rank,
+                         int ranks);
 
 /* Each walk goes over its weights: it takes memory for them from the arena and records what to load there. With an
  * arena that measures, the walk only adds up how much memory that will be. */

@@ -36,7 +36,7 @@ static cot_arena recorded(cot_attention_weights *attention, const cot_checkpoint
     const cot_config *config = cot_checkpoint_config(checkpoint);
     cot_arena measure = {0}, arena;
     assert_int_equal(cot_loader_open(load, checkpoint, NULL), COT_OK);
-    for (int64_t l = 0; l < config->layers; l++) cot_attention_heads(&attention[l], config, 1, RANKS);
+    for (int64_t l = 0; l < config->layers; l++) cot_attention_heads(&attention[l], config, l, 1, RANKS);
     cot_attention_weights_walk(attention, checkpoint, precision, &measure, *load);
     assert_int_equal(cot_arena_open(&arena, measure.used, NULL), COT_OK);
     cot_attention_weights_walk(attention, checkpoint, precision, &arena, *load);
@@ -162,7 +162,7 @@ static void outputs_are_cut_after_rounding(void **state)
             cot_error error = {0};
             cot_arena measure = {0};
             assert_int_equal(cot_loader_open(&load, checkpoint, NULL), COT_OK);
-            cot_attention_heads(&of[part], cot_checkpoint_config(checkpoint), part, 1 + part);
+            cot_attention_heads(&of[part], cot_checkpoint_config(checkpoint), 0, part, 1 + part);
             cot_attention_weights_walk(&of[part], checkpoint, precision, &measure, load);
             assert_int_equal(cot_arena_open(&arenas[part], measure.used, NULL), COT_OK);
             cot_attention_weights_walk(&of[part], checkpoint, precision, &arenas[part], load);
