@@ -69,10 +69,11 @@ template <scope S> COT_DEVICE void fence();
 COT_DEVICE void barrier_sync(int number, int threads);
 COT_DEVICE void barrier_arrive(int number, int threads);
 
-/* Shared memory as instructions take it: shared_place, to which numbers of bytes are added. `kept` gives the same one, of which the
- * compiler does not know how to compute it again, so that it stays in a register; by whole warps. */
+/* Shared memory as instructions take it: shared_place, to which numbers of bytes are added. `kept` gives the same one, or the same
+ * number, of which the compiler does not know how to compute it again, so that it stays in a register; by whole warps. */
 COT_DEVICE shared_place place_of(void *shared);
 COT_DEVICE shared_place kept(shared_place place);
+COT_DEVICE int kept(int number);
 
 /* Copies 16 bytes from global to shared memory, of which only the first `live` are read and the rest is zeros. The bytes
  * are there for this thread after the wait for their group, for others after a barrier that follows it. */

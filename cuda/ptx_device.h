@@ -26,6 +26,10 @@ COT_DEVICE shared_place kept(shared_place place)
 {
     return __shfl_sync(ALL_LANES, place, static_cast<int>(threadIdx.x % 32));
 }
+COT_DEVICE int kept(int number)
+{
+    return __shfl_sync(ALL_LANES, number, static_cast<int>(threadIdx.x % 32));
+}
 
 /* NAME.SCOPE.uBITS for the scope and the size of T. */
 #define COT_LOAD(name, order)                                                                                \

@@ -145,7 +145,7 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape
         const int row = static_cast<int>(thread / CHUNKS), chunk = static_cast<int>(thread % CHUNKS);
         to = kept(place_of(shared) + place_in_lines<CHUNKS>(thread / CHUNKS, thread % CHUNKS));
         live = (all.k - 8 * chunk + K - 1) / K;
-        COT_EACH (i, PASSES_A) live_a[i] = row + i * PASS < all.rows ? live : 0;
+        COT_EACH (i, PASSES_A) live_a[i] = kept(row + i * PASS < all.rows ? live : 0);
     }
 
     __device__ __forceinline__ void begin(unsigned char *shared, uint32_t thread)

@@ -79,6 +79,10 @@ COT_DEVICE shared_place kept(shared_place place)
 {
     return place;
 }
+COT_DEVICE int kept(int number)
+{
+    return number;
+}
 
 COT_DEVICE void copy_async_16(shared_place shared, const void *global, int live)
 {
