@@ -11,7 +11,7 @@ import unittest
 
 ROOT = os.environ["COT_SOURCE"]
 CHECK, COMPILE = ROOT + "/tools/check_sass", ROOT + "/tools/compile_cuda"
-ARCHITECTURES = ("80", "90", "100", "120")
+ARCHITECTURES = ("80", "90a", "100", "120")
 
 
 def listing(lines, kernel="cot_cuda_fused_bf16", arch="90"):
@@ -146,7 +146,7 @@ while [ $# -gt 1 ]; do
     if [ "$1" = -o ]; then : >"$2"; echo "$2" >>"%(at)s/made"; fi
     shift
 done
-echo "ptxas info    : Compiling entry function 'cot_cuda_fused_bf16' for 'sm_90'"
+echo "ptxas info    : Compiling entry function 'cot_cuda_fused_bf16' for 'sm_90a'"
 echo "    0 bytes stack frame, %(spilt)s bytes spill stores, 0 bytes spill loads"
 echo 'ptxas info    : Used 100 registers, used 2 barriers'
 """
@@ -294,7 +294,7 @@ class Compile(unittest.TestCase):
             out.write(text)
         os.chmod(f"{self.at}/bin/{name}", 0o755)
 
-    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True, release="13.0", arch="90"):
+    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True, release="13.0", arch="90a"):
         """With a toolkit whose compiler and disassembler say this."""
         with open(f"{self.at}/code", "w") as out:
             out.write(listing(code, arch=arch))
@@ -350,7 +350,7 @@ class Compile(unittest.TestCase):
         with open(f"{images}/made.json") as file:
             self.assertTrue(json.load(file)["looked_through"])
         os.makedirs(cubins)
-        done = self.compile(SOUND, "--one", "fused", "90", cubins, program=program)
+        done = self.compile(SOUND, "--one", "fused", "90a", cubins, program=program)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         done = self.compile(SOUND + REFUSED["a sum of HMMA"], "--image", images, cubins, program=program)  # those that are not made yet
         self.assertIn("cot_cuda_fused_bf16: 'CS2R R30, SRZ'", done.stderr)
@@ -380,7 +380,7 @@ class Compile(unittest.TestCase):
         os.remove(f"{images}/made.json")
         done = self.compile(SOUND, "--here", images, "9", spilt=12)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("spills registers of cuda/fused.cu for sm_90", done.stderr)
+        self.assertIn("spills registers of cuda/fused.cu for sm_90a", done.stderr)
         self.assertFalse(os.path.exists(f"{images}/made.json"))
 
     def test_without_a_disassembler(self):
