@@ -3,6 +3,8 @@
  * PTX instructions that it has none for, and the places that a test may weaken. */
 #ifndef COT_CUDA_PTX_H
 #define COT_CUDA_PTX_H
+#include "cuda/tile_map.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -93,6 +95,33 @@ COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], shared_place
 
 /* mma.sync.m16n8k16, bf16 into fp32: d += a b. */
 COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+/* A word of 8 bytes in shared memory that threads and copies arrive at, phase after phase (mbarrier): a phase is over when as many
+ * arrivals have come as the word was made for, and all bytes that were expected in it; then the next one goes on. word_expect is an arrival that tells of bytes.
+ * An arrival releases, and word_wait, which returns when the phase of that parity is over (the first one's is 0, and one before it, 1, is
+ * over from the beginning), acquires. Nobody may be two phases late. word_init is for one thread, before a barrier. */
+COT_DEVICE void word_init(shared_place word, int arrivals);
+COT_DEVICE void word_expect(shared_place word, int bytes);
+COT_DEVICE void word_arrive(shared_place word);
+COT_DEVICE void word_wait(shared_place word, uint32_t parity);
+
+/* Copies a tile of a map to shared memory, aligned to 1024 bytes, its rows in lines of 128 bytes as tile.h has them: bytes arrive at the
+ * word, as many as the tile has, and are there for who waits for the phase that expects them. By one thread. From here on: compute capability 9.0 alone. */
+COT_DEVICE void copy_tile_async(shared_place to, const tile_map *map, int k, int row, int slot,
+                                shared_place word);
+
+/* What this thread wrote to shared memory before it, copies that it has waited for included, is there for wgmma_bf16 of who acquires what
+ * it releases behind it. */
+COT_DEVICE void fence_async();
+
+/* sums += a b^T by four warps, the first of which is a multiple of four: a is 64 x 16, b N x 16 (N: 128, 256), in lines of 128 bytes of
+ * shared memory as tile.h has them, whose first is aligned to 1024 bytes; further values of k are as many bytes further. Warp w of the four
+ * has rows 16 w and on: sums 4 j and 4 j + 1 are of row lane / 4, columns 8 j + 2 (lane % 4) and the next, 4 j + 2 and + 3 of row lane / 4 + 8. Operands are
+ * read, and sums are to be had, when the wait for their group is over. */
+template <int N> COT_DEVICE void wgmma_bf16(float (&sums)[N / 2], shared_place a, shared_place b);
+COT_DEVICE void wgmma_fence(); // before the first one that adds to sums that the thread has touched
+COT_DEVICE void wgmma_commit();
+template <int LEFT> COT_DEVICE void wgmma_wait(); // until at most LEFT groups are on their way
 
 /* Nanoseconds, the same clock for all threads; has_passed (fabric.h) is how to compare two of them. */
 COT_DEVICE uint64_t global_timer();

@@ -221,6 +221,101 @@ COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+COT_DEVICE void word_init(shared_place word, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(word), "r"(arrivals) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // for what copies arrive at it
+}
+COT_DEVICE void word_expect(shared_place word, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(word), "r"(bytes) : "memory");
+}
+COT_DEVICE void word_arrive(shared_place word)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(word) : "memory");
+}
+COT_DEVICE void word_wait(shared_place word, uint32_t parity)
+{
+    uint32_t over;
+    do
+        asm volatile("{\n"
+                     ".reg .pred over;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, over;\n"
+                     "}\n"
+                     : "=r"(over)
+                     : "r"(word), "r"(parity)
+                     : "memory");
+    while (!over);
+}
+
+COT_DEVICE void copy_tile_async(shared_place to, const tile_map *map, int k, int row, int slot,
+                                shared_place word)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+        "%3, %4}], [%5];" ::"r"(to),
+        "l"(map), "r"(k), "r"(row), "r"(slot), "r"(word)
+        : "memory");
+}
+COT_DEVICE void fence_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* How wgmma names a matrix: rows of 128 bytes with the swizzle of that size, by eights that are 1024 bytes apart. */
+COT_DEVICE uint64_t matrix_at(shared_place place)
+{
+    return uint64_t{(place & 0x3ffff) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
+           uint64_t{1} << 62;
+}
+#define COT_SUMS_4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define COT_SUMS_16(i) COT_SUMS_4(i), COT_SUMS_4((i) + 4), COT_SUMS_4((i) + 8), COT_SUMS_4((i) + 12)
+#define COT_SUMS_32(i) COT_SUMS_16(i), COT_SUMS_16((i) + 16)
+template <> __device__ __forceinline__ void wgmma_bf16<128>(float (&d)[64], shared_place a, shared_place b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, %64, %65, 1, 1, 1, 0, 0;"
+                 : COT_SUMS_32(0), COT_SUMS_32(32)
+                 : "l"(matrix_at(a)), "l"(matrix_at(b)));
+}
+template <> __device__ __forceinline__ void wgmma_bf16<256>(float (&d)[128], shared_place a, shared_place b)
+{
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+        "}, %128, %129, 1, 1, 1, 0, 0;"
+        : COT_SUMS_32(0), COT_SUMS_32(32), COT_SUMS_32(64), COT_SUMS_32(96)
+        : "l"(matrix_at(a)), "l"(matrix_at(b)));
+}
+#undef COT_SUMS_4
+#undef COT_SUMS_16
+#undef COT_SUMS_32
+COT_DEVICE void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+COT_DEVICE void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int LEFT> COT_DEVICE void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
 COT_DEVICE uint64_t global_timer()
 {
     uint64_t ns;

@@ -83,6 +83,12 @@ REFUSED = {
     "a uniform register": [(2, "CS2UR UR4, SR_GLOBALTIMERLO"), (2, "UIADD3 UR6, UPT, UPT, UR5, 0x1, URZ")],
     "a uniform register beside another": [(2, "CS2UR UR4, SRZ"), (2, "IADD3 R4, R5, UR4, RZ")],
     "where, uniform": [(2, "CS2UR UR4, SRZ"), (2, "LDG.E R4, desc[UR4][R2.64]")],
+    "a wgmma's sums": [ZERO, (2, "HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24, gsb0")],
+    "a wgmma's second matrix": [(2, "CS2UR UR10, SRZ"), (2, "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24, gsb0")],
+    "bytes that a word expects": [ZERO, (2, "SYNCS.ARRIVE.TRANS64 RZ, [UR7+0x34000], R30")],
+    "a word": [ZERO, (2, "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R30+URZ+0x34000], RZ")],
+    "a tile's place": [(2, "CS2UR UR12, SRZ"), (2, "UTMALDG.3D [UR8], [UR16]")],
+    "a tile's map": [(2, "CS2UR UR16, SRZ"), (2, "UTMALDG.3D [UR8], [UR16]")],
     "a time": [(2, "CS2R R26, SR_GLOBALTIMERLO"), (2, "IADD3 R4, R26, R6, RZ")],
 }
 SET_AGAIN = {
@@ -100,6 +106,7 @@ LET_BY = {
     "six cycles later": [(6, "CS2R R30, SRZ"), (4, "ISETP.NE.U32.AND P0, PT, R30, RZ, PT")],
     "six in all": [ZERO, (2, "NOP"), (2, "NOP"), (4, "IADD3 R4, R30, R6, RZ")],
     "other registers": [ZERO, (2, "IADD3 R4, R3, R32, RZ"), (2, "HMMA.16816.F32.BF16 R4, R8, R12, R32")],
+    "a wgmma's sums that end before": [ZERO, (2, "HGMMA.64x8x16.F32.BF16 R24, gdesc[UR8], R24, gsb0")],
     "a sum that ends before": [ZERO, (4, "HMMA.16816.F32.BF16 R4, R8, R12, R26")],
     "set anew": [ZERO, (2, "IMAD.WIDE R30, R2, R3, R4"), (2, "IADD3 R4, R30, R31, RZ")],
     "a sum in its place": [ZERO, (2, "HMMA.16816.F32.BF16 R28, R8, R12, RZ"), (2, "IADD3 R4, R30, R31, RZ")],
@@ -124,6 +131,8 @@ NOT_KNOWN = {  # each by its name
     "STSM.8.M168.4 [R8], R28": [(2, "STSM.8.M168.4 [R8], R28")],
     "LDG.E.ENL2.256 R4, R8, desc[UR4][R2.64]": [(2, "LDG.E.ENL2.256 R4, R8, desc[UR4][R2.64]")],
     "REDG.E.ADD.F32x4.RN [R2.64], R4": [(2, "REDG.E.ADD.F32x4.RN [R2.64], R4")],
+    "HGMMA.64x256x16.F16 R4, gdesc[UR8], R4": [(2, "HGMMA.64x256x16.F16 R4, gdesc[UR8], R4")],
+    "HGMMA.SP.64x256x32.F32.BF16 R4, gdesc[UR8], R4": [(2, "HGMMA.SP.64x256x32.F32.BF16 R4, gdesc[UR8], R4")],
     "FROBNICATE R4, R5": [(2, "FROBNICATE R4, R5")],
     "HMMA.16816.F32.BF16 R4, R8, R12, R4, R2": [(2, "HMMA.16816.F32.BF16 R4, R8, R12, R4, R2")],
     "HMMA.16816.F32.BF16 R4": [(2, "HMMA.16816.F32.BF16 R4")],
@@ -146,7 +155,7 @@ while [ $# -gt 1 ]; do
     if [ "$1" = -o ]; then : >"$2"; echo "$2" >>"%(at)s/made"; fi
     shift
 done
-echo "ptxas info    : Compiling entry function 'cot_cuda_fused_bf16' for 'sm_90a'"
+echo "ptxas info    : Compiling entry function '%(kernel)s' for 'sm_90a'"
 echo "    0 bytes stack frame, %(spilt)s bytes spill stores, 0 bytes spill loads"
 echo 'ptxas info    : Used 100 registers, used 2 barriers'
 """
@@ -294,11 +303,11 @@ class Compile(unittest.TestCase):
             out.write(text)
         os.chmod(f"{self.at}/bin/{name}", 0o755)
 
-    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True, release="13.0", arch="90a"):
+    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True, release="13.0", arch="90a", kernel="cot_cuda_fused_bf16"):
         """With a toolkit whose compiler and disassembler say this."""
         with open(f"{self.at}/code", "w") as out:
-            out.write(listing(code, arch=arch))
-        self.tool("nvcc", NVCC % {"spilt": spilt, "at": self.at, "release": release})
+            out.write(listing(code, kernel, arch))
+        self.tool("nvcc", NVCC % {"spilt": spilt, "at": self.at, "release": release, "kernel": kernel})
         self.tool("fatbinary", FATBINARY)
         if disassembler:
             self.tool("nvdisasm", NVDISASM % self.at)
@@ -318,6 +327,18 @@ class Compile(unittest.TestCase):
             self.assertEqual(done.returncode, 1, arch)
             self.assertIn("is read 2 cycles later", done.stderr)
             self.assertFalse(os.path.exists(f"{self.at}/fused.sm_{arch}.told"))
+
+    def test_many(self):
+        """Kernels of many rows have wgmma of their columns, copies of tiles and words."""
+        right = [(2, "HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"), (2, "UTMALDG.3D [UR8], [UR16]"),
+                 (2, "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R30+URZ+0x34000], RZ"), (2, "LDGSTS.E.128 [R4], desc[UR8][R2.64]")]
+        wrong = {"HGMMA.64x256x16": right[1:], "UTMALDG": [right[0], *right[2:]], "SYNCS": [*right[:2], right[3]], "LDGSTS": right[:3]}
+        for lacks, code in {"": right, **wrong}.items():
+            done = self.compile(code, "--one", "many", "90a", self.at, arch="90a", kernel="cot_cuda_many_256_kernel")
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, f"compile_cuda: sm_90a: cot_cuda_many_256_kernel has no {lacks}\n") if lacks else (0, ""))
+            if not lacks:
+                os.remove(f"{self.at}/many.sm_90a.told")
 
     def test_usage(self):
         done = subprocess.run([COMPILE, "--help"], capture_output=True, text=True)

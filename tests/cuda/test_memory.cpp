@@ -100,7 +100,7 @@ static void what_is_no_business_of_a_kernel(void **)
         {13, Fault::UNWRITTEN, "'fresh'"},
         {14, Fault::ALIGNMENT, ""},
         {15, Fault::COPY, "ends while 1 of its cp.async"},
-        {16, Fault::RACE, "cp.async is on its way"},
+        {16, Fault::RACE, "a copy is on its way"},
         {17, Fault::NONE, ""},
     };
     for (const auto &c : cases) {

@@ -371,6 +371,37 @@ static void the_timer_is_coarse_and_goes_back(void **)
     assert_true(coarse && fine && back);
 }
 
+/* 16 products and the sum, each cut toward zero at 25 bits behind the largest one's point, and the result at fp32's 23. */
+static void sums_are_cut_as_an_h200_was_found_to(void **)
+{
+    const float h = 0x1p-12f; // h^2 / 2 is the 25th bit, h^2 / 4 the one behind it
+    const struct {
+        float c, terms[3]; // times h
+        float wanted;
+    } all[] = {{1, {h / 2, 0, 0}, 1},                // the 25th bit is kept, and lost in fp32
+               {1, {h / 2, h / 2, 0}, 1},            // the 24th
+               {1, {h, h / 2, h / 2}, 1 + 0x1p-23f}, // together the 23rd
+               {1, {h, h / 2, h / 4}, 1},            // what is behind the 25th is no part of the sum
+               {-1, {-h, -h / 2, -h / 2}, -1 - 0x1p-23f},
+               {-1, {h / 4, 0, 0}, -1},            // toward zero: the term, not the sum
+               {-1, {h / 2, 0, 0}, -1 + 0x1p-24f}, // 1 - 2^-25 is cut toward zero, where 24 bits begin at 1/2
+               {0, {0x1p12f, h / 2, 0}, 1}};
+    for (const auto &one : all) {
+        float a[16][16] = {}, b[16][8] = {}, c[16][8] = {};
+        for (int i = 0; i < 3; i++) a[3][5 * i] = one.terms[i], b[5 * i][2] = h;
+        c[3][2] = one.c;
+        Fragments f;
+        f.set(a, b, c);
+        emulate::Session session;
+        float *d = session.allocate<float>(128, "d");
+        emulate::Options options;
+        options.rounding = emulate::Rounding::SM_90;
+        expect_none(emulate::launch({1, 32, 0}, options, multiply, d, session.copy(&f.a[0][0], 128, "a"),
+                                    session.copy(&f.b[0][0], 64, "b"), session.copy(&f.c[0][0], 128, "c")));
+        assert_float_equal(d[4 * (4 * 3 + 1)], one.wanted, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +409,7 @@ int main(void)
         cmocka_unit_test(parts_of_a_warp_meet_on_their_own),
         cmocka_unit_test(fragments_lie_as_the_manual_has_them),
         cmocka_unit_test(roundings_differ_where_they_may),
+        cmocka_unit_test(sums_are_cut_as_an_h200_was_found_to),
         cmocka_unit_test(passes_over_banks_are_counted),
         cmocka_unit_test(ldmatrix_spreads_rows_over_lanes),
         cmocka_unit_test(lanes_that_disagree_are_told),

@@ -51,6 +51,17 @@ void commit_copies();
 void prefetch(const void *p) __attribute__((noinline));
 void wait_copies(int groups_left) __attribute__((noinline));
 
+// tiles.cpp
+void init_word(void *word, int arrivals) __attribute__((noinline));
+void arrive_at_word(void *word, int bytes) __attribute__((noinline)); // bytes: to come in this phase
+void wait_for_word(void *word, uint32_t parity) __attribute__((noinline));
+void copy_tile(void *to, const void *map, int k, int row, int slot, void *word) __attribute__((noinline));
+void fence_copies();
+void multiply_group(float *sums, int columns, const void *a, const void *b) __attribute__((noinline));
+void fence_products();
+void commit_products();
+void wait_products(int groups_left) __attribute__((noinline));
+
 // atomics.cpp
 uint64_t atomic_load(const void *p, size_t bytes, Order order, Scope scope);
 void atomic_store(void *p, uint64_t value, size_t bytes, Order order, Scope scope);

@@ -25,7 +25,7 @@ enum class Fault {
     UNWRITTEN, // a read of what was never written
     BARRIER,   // threads that disagree about a barrier, or leave others at it
     MASK,      // lanes that disagree about a warp's word, or are missing
-    COPY,      // cp.async used otherwise than the manual has it
+    COPY,      // cp.async, copies of tiles, their words, or wgmma used otherwise than the manual has it
     DEADLOCK,  // all threads wait, or poll without end
     MISUSE     // what the emulator does not model
 };
@@ -36,6 +36,7 @@ enum class Rounding {
     EXACT,     // all products in full, rounded once
     IN_ORDER,  // one fused multiply-add after the other
     TRUNCATED, // by eights, aligned to the largest exponent and cut off
+    SM_90, // as an H200 was found to add: all sixteen and the sum so far aligned to the largest exponent, cut off, and the result, too
     COUNT
 };
 
@@ -58,6 +59,7 @@ struct Counters {
     uint64_t atomic_loads, atomic_stores, atomic_updates;
     uint64_t mma, ldmatrix, ldmatrix_conflicts; // conflicts: passes over the banks beyond the first
     uint64_t copies, copied_bytes, copy_conflicts;
+    uint64_t tiles, tile_bytes, group_mma;         // copies of tiles, what they read; wgmma
     uint64_t prefetched_bytes, prefetched_in_vain; // in vain: not copied by a cp.async after that
     uint64_t shared_accesses, shared_conflicts;    // plain ones to shared memory, by warps
     uint64_t accesses;                             // plain ones that were checked
@@ -71,6 +73,9 @@ struct Result {
     std::string message;
     Counters counters = {};
 };
+
+/* Writes the map that a driver would make of rows of bf16, [slots][rows][k], of which tiles have so many rows, as cuda/tile_map.h has it. */
+void make_tile_map(void *map, const void *values, int k, int rows, int slots, int tile_rows);
 
 /* Device memory, empty at first; one at a time. */
 class Session {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -23,6 +24,7 @@ namespace emulate {
 
 using Frozen = std::shared_ptr<const Clocks>;
 
+struct Thread;
 struct Block;
 struct Warp;
 
@@ -47,6 +49,52 @@ struct Copy {
     uint64_t lands;       // at this step of the scheduler
     bool landed;
     std::vector<uint64_t> source; // who wrote each word of the source, when it was issued
+};
+
+/* A copy of a tile on its way: pieces of rows, each of one line of shared memory. */
+struct TileCopy {
+    char *to;
+    uintptr_t word;
+    size_t bytes;   // of shared memory
+    uint64_t lands; // at this step of the scheduler
+    bool landed;
+    Clock clock; // of the block's copies
+    struct Piece {
+        const char *from;
+        size_t at, bytes; // in the tile as it were without a swizzle
+    };
+    std::vector<Piece> pieces;
+    std::vector<uint64_t> source;
+    Thread *by;
+    const void *site;
+};
+
+/* A word that threads and copies arrive at (mbarrier). */
+struct Word {
+    uint32_t arrivals, left; // of a phase, and how many of them are to come
+    int64_t phase;           // that goes on
+    uint64_t expected, issued, landed;
+    Clocks known, before; // of who has arrived in this phase, and in the one before
+    std::vector<Thread *> waiting;
+};
+
+/* One wgmma of four warps, and the sums of a thread that it adds to. */
+struct Product {
+    uintptr_t a, b;
+    int columns;
+    uint64_t reads; // at this step of the scheduler
+    bool done;
+    Warp *first;                     // of the four
+    std::vector<uintptr_t> operands; // 16 bytes each
+    std::vector<uint64_t> source;
+    std::array<struct Sums *, 128> sums;
+    std::array<Clock, 4> read; // 0, or when a warp had waited for it
+    const void *site;
+};
+struct Sums {
+    float *at;
+    std::vector<float> values;
+    size_t products; // that are not waited for
 };
 
 struct Poll {
@@ -76,7 +124,13 @@ struct Thread {
     std::vector<Seen> unacquired;
     std::vector<Copy> issued;             // cp.async of the group that is open
     std::deque<std::vector<Copy>> groups; // committed, the oldest first
-    uint64_t in[8], out[8];               // what it brings to a meeting of its warp, and takes from it
+    std::vector<Clock> async_fences;      // when it let products read what it had written
+    std::map<uintptr_t, int64_t> waited;  // for a word: the last phase
+    bool sums_fenced;
+    std::vector<std::shared_ptr<Sums>> sums;        // that products add to
+    std::vector<std::shared_ptr<Product>> products; // of the group that is open
+    std::deque<std::vector<std::shared_ptr<Product>>> product_groups;
+    uint64_t in[8], out[8]; // what it brings to a meeting of its warp, and takes from it
 };
 
 /* Lanes that meet at one word. */
@@ -101,6 +155,11 @@ struct Warp {
     Thread *lanes[32];
     std::vector<Meeting> meetings;
     std::vector<Use> uses;
+    /* Of the first of four: who has come to a wgmma, where, and with which sums; and those that are on their way. */
+    std::vector<Thread *> multiplying;
+    const void *multiplies_at;
+    std::deque<std::shared_ptr<Product>> products;
+    Clock products_read; // of this warp
 };
 
 struct Barrier {
@@ -115,12 +174,16 @@ struct Block {
     char *shared;
     std::vector<Thread *> threads;
     Barrier barriers[16];
+    std::map<uintptr_t, Word> words;
+    std::vector<TileCopy> tiles; // on their way, or not counted yet
+    Clock tiles_issued;
+    uint32_t ended; // threads
 };
 
 struct Machine {
     Shape shape;
     Options options;
-    uint32_t threads;
+    uint32_t threads, clocks; // and a clock for each block's copies, each warp's products
     std::vector<Thread> all;
     std::vector<Warp> warps;
     std::vector<Block> blocks;
@@ -168,6 +231,8 @@ enum class Kind { READ, WRITE };
 void access(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site);
 std::string name_of_address(uintptr_t address);
 char *take_shared(size_t bytes);
+/* How the race is called that another, thread or not, ran. */
+std::string name_of_clock(uint32_t number);
 void begin_launch_memory();
 void end_launch_memory();
 Clock first_clock();
@@ -175,6 +240,13 @@ void keep_clock(Clock last);
 /* cp.async: the destination is nobody's until the copy is waited for. */
 void begin_copy(Thread *thread, Copy &copy, const void *site);
 void end_copy(Thread *thread, Copy &copy, const void *site);
+/* A tile's destination is nobody's until its word's phase is over, and then what its block's copies wrote. */
+void begin_tile(TileCopy &copy);
+void land_tile(TileCopy &copy);
+void end_tile(const TileCopy &copy);
+/* Operands of a product, that all threads of the four warps must know; each warp reads them until it has waited. */
+void begin_operands(Product &product);
+void end_operands(const Product &product, Warp *warp);
 /* Of a prefetch: that there is global memory. */
 void check_prefetch(Thread *thread, uintptr_t address, const void *site);
 /* The checks of an access that is atomic at [address, address + bytes) against plain ones. */
@@ -195,14 +267,31 @@ void drop_atomic(uintptr_t address);
 void land_copies(Thread *thread);
 void end_thread_copies(Thread *thread);
 
+// tiles.cpp
+bool land_some_tile(); // where nothing else goes on
+void land_tiles(Block *block);
+void find_starved_words();
+void end_thread_tiles(Thread *thread);
+inline uint32_t copies_clock(const Block *block)
+{
+    return machine->threads + static_cast<uint32_t>(block->number);
+}
+inline uint32_t products_clock(const Warp *warp)
+{
+    return machine->threads + static_cast<uint32_t>(machine->blocks.size()) +
+           static_cast<uint32_t>(warp - machine->warps.data());
+}
+
 // warp.cpp, barrier.cpp
+float add_products(float sum, const float *a, const float *b); // sixteen of them, in the launch's rounding
+float bf16_to_float(uint32_t bits);
 void end_thread_warp(Thread *thread);
 void end_thread_barriers(Thread *thread);
 
 /* A launch knows all that came before it, by more threads than its own, too. */
 inline bool knows(const Thread *thread, uint32_t other, Clock clock)
 {
-    return other >= machine->threads || other == thread->number || thread->known[other] >= clock;
+    return other >= machine->clocks || other == thread->number || thread->known[other] >= clock;
 }
 inline void release(Thread *thread)
 {

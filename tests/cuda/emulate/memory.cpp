@@ -15,7 +15,7 @@ extern "C" char __executable_start, end; // of the program, as the linker has it
 
 namespace emulate {
 
-static constexpr size_t ARENA_BYTES = 512u << 20, APART = 256;
+static constexpr size_t ARENA_BYTES = 512u << 20, APART = 256, SHARED_ALIGN = 1024;
 
 enum : uint32_t {
     ALLOCATED = 1,
@@ -23,7 +23,7 @@ enum : uint32_t {
     ATOMIC = 4,  // atomics.cpp knows more of it
     SPLIT = 8,   // the index is that of four cells, a byte each
     MANY = 16,   // the index is that of a list of readers
-    FLYING = 32, // cp.async
+    FLYING = 32, // a copy
     FLAGS = 63
 };
 static constexpr int INDEX_AT = 6;
@@ -96,9 +96,9 @@ static size_t place(const void *p)
     return static_cast<size_t>(static_cast<const char *>(p) - arena);
 }
 
-static char *take_region(size_t bytes, std::string name)
+static char *take_region(size_t bytes, std::string name, size_t align = APART)
 {
-    const size_t begin = top + APART;
+    const size_t begin = (top + APART + align - 1) / align * align;
     if (bytes > ARENA_BYTES - begin - 2 * APART) {
         fprintf(stderr, "emulate: more than %zu MiB of device memory\n", ARENA_BYTES >> 20);
         exit(1);
@@ -193,7 +193,8 @@ void begin_launch_memory()
 
 char *take_shared(size_t bytes)
 {
-    return take_region(bytes, "shared memory of block " + std::to_string(regions.size() - regions_before));
+    return take_region(bytes, "shared memory of block " + std::to_string(regions.size() - regions_before),
+                       SHARED_ALIGN);
 }
 
 void end_launch_memory()
@@ -244,13 +245,12 @@ struct Access {
 [[noreturn]] static void race(const Access &a, const char *what, uint32_t other)
 {
     wrong(Fault::RACE, a,
-          std::string(", and nothing orders ") + what + " of " + name_of(&machine->all[other]) +
-              " before it");
+          std::string(", and nothing orders ") + what + " of " + name_of_clock(other) + " before it");
 }
 
 static void check_mine(const Cell &cell, const Access &a)
 {
-    if (cell.state & FLYING) wrong(Fault::RACE, a, ", which a cp.async is on its way to");
+    if (cell.state & FLYING) wrong(Fault::RACE, a, ", which a copy is on its way to");
     if (!(cell.state & ALLOCATED)) wrong(Fault::BOUNDS, a, ", out of bounds");
 }
 
@@ -282,10 +282,9 @@ static void forget_reads(Cell &cell)
     cell.read_clock = 0;
 }
 
-static void note_read(Cell &cell, Thread *thread)
+/* `thread` reads, or what has a clock of its own does for it. */
+static void note_read_of(Cell &cell, Thread *thread, uint32_t me, Clock now)
 {
-    const uint32_t me = thread->number;
-    const Clock now = thread->now;
     if (!(cell.state & MANY)) {
         if (knows(thread, cell.reader, cell.read_clock)) {
             cell.reader = static_cast<uint16_t>(me);
@@ -299,8 +298,7 @@ static void note_read(Cell &cell, Thread *thread)
     }
     Readers &readers = many[cell.state >> INDEX_AT];
     if (!readers.of_thread.empty()) {
-        if (me >= readers.of_thread.size())
-            readers.of_thread.resize(machine->threads); // of an earlier launch
+        if (me >= readers.of_thread.size()) readers.of_thread.resize(machine->clocks); // of an earlier launch
         readers.of_thread[me] = now;
         return;
     }
@@ -314,7 +312,7 @@ static void note_read(Cell &cell, Thread *thread)
                                           [&](const Reader &r) { return knows(thread, r.thread, r.clock); }),
                            readers.list.end());
         if (readers.list.size() == Readers::FEW) {
-            readers.of_thread.assign(machine->threads, 0);
+            readers.of_thread.assign(machine->clocks, 0);
             for (const Reader &r : readers.list) readers.of_thread[r.thread] = r.clock;
             readers.of_thread[me] = now;
             readers.list.clear();
@@ -322,6 +320,11 @@ static void note_read(Cell &cell, Thread *thread)
         }
     }
     readers.list.push_back({me, now});
+}
+
+static void note_read(Cell &cell, Thread *thread)
+{
+    note_read_of(cell, thread, thread->number, thread->now);
 }
 
 static void read_cell(Cell &cell, const Access &a)
@@ -465,6 +468,143 @@ void end_copy(Thread *thread, Copy &copy, const void *site)
             wrong(Fault::RACE, a, ", which was written before the copy was waited for");
     });
     if (copy.live) access(thread, reinterpret_cast<uintptr_t>(copy.from), copy.live, Kind::READ, site);
+}
+
+std::string name_of_clock(uint32_t number)
+{
+    const uint32_t threads = machine->threads, blocks = static_cast<uint32_t>(machine->blocks.size());
+    if (number < threads) return name_of(&machine->all[number]);
+    if (number < threads + blocks) return "a copy of a tile in block " + std::to_string(number - threads);
+    const Warp &warp = machine->warps[number - threads - blocks];
+    return "a wgmma of block " + std::to_string(warp.block->number) + " warp " + std::to_string(warp.number);
+}
+
+static uint64_t version_of(const Cell &cell)
+{
+    return static_cast<uint64_t>(cell.writer) << 32 | cell.write_clock;
+}
+
+/* Whether what a thread of this launch wrote then is fenced for those who read beside threads, and `reader` has acquired that. */
+static bool is_fenced_for(const Thread *reader, uint32_t writer, Clock clock)
+{
+    if (writer >= machine->threads || clock <= first_clock()) return true;
+    const std::vector<Clock> &fences = machine->all[writer].async_fences;
+    const auto fence = std::lower_bound(fences.begin(), fences.end(), clock);
+    return fence != fences.end() && knows(reader, writer, *fence);
+}
+
+static void access_by_16(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site)
+{
+    for (size_t at = 0; at < bytes; at += 16) access(thread, address + at, 16, kind, site);
+}
+
+void begin_tile(TileCopy &copy)
+{
+    Thread *const by = copy.by;
+    for (const TileCopy::Piece &piece : copy.pieces) {
+        const uintptr_t from = reinterpret_cast<uintptr_t>(piece.from);
+        access_by_16(by, from, piece.bytes, Kind::READ, copy.site);
+        each_cell(place(piece.from), piece.bytes, [&](Cell &cell, size_t) {
+            if (!is_fenced_for(by, cell.writer, cell.write_clock))
+                wrong(Fault::RACE, {by, from, piece.bytes, copy.site, "copies"},
+                      ", which was written in this launch");
+            copy.source.push_back(version_of(cell));
+        });
+    }
+    access_by_16(by, reinterpret_cast<uintptr_t>(copy.to), copy.bytes, Kind::WRITE, copy.site);
+    each_cell(place(copy.to), copy.bytes, [](Cell &cell, size_t) { cell.state |= FLYING; });
+    memset(copy.to, 0xff, copy.bytes);
+}
+
+/* Bits 4 to 6 of a place in shared memory are exchanged with 7 to 9 added to them without a carry (PTX, tensor copies, swizzle of 128 bytes). */
+static uintptr_t swizzled(uintptr_t place)
+{
+    return place ^ (place >> 3 & 0x70);
+}
+
+void land_tile(TileCopy &copy)
+{
+    size_t i = 0;
+    memset(copy.to, 0, copy.bytes);
+    for (const TileCopy::Piece &piece : copy.pieces) {
+        each_cell(place(piece.from), piece.bytes, [&](Cell &cell, size_t) {
+            if (i >= copy.source.size() || copy.source[i++] != version_of(cell))
+                wrong(Fault::RACE,
+                      {copy.by, reinterpret_cast<uintptr_t>(piece.from), piece.bytes, copy.site, "copies"},
+                      ", which was written before the copy had come");
+        });
+        for (size_t byte = 0; byte < piece.bytes; byte++)
+            *reinterpret_cast<char *>(swizzled(reinterpret_cast<uintptr_t>(copy.to) + piece.at + byte)) =
+                piece.from[byte];
+    }
+}
+
+void end_tile(const TileCopy &copy)
+{
+    each_cell(place(copy.to), copy.bytes, [&](Cell &cell, size_t) {
+        cell.state &= ~FLYING;
+        cell.writer = static_cast<uint16_t>(copies_clock(copy.by->block));
+        cell.write_clock = copy.clock;
+    });
+}
+
+/* 16 values of k of so many rows, from the address on that a matrix descriptor would have: eights of rows are 1024 bytes apart, the rows of
+ * one 128, and the swizzle is that of the whole address (PTX, wgmma, matrices in shared memory). */
+static void find_operands(std::vector<uintptr_t> &all, uintptr_t at, int rows)
+{
+    for (int row = 0; row < rows; row++)
+        for (int half = 0; half < 2; half++)
+            all.push_back(swizzled(at + static_cast<uintptr_t>(row / 8 * 1024 + row % 8 * 128 + half * 16)));
+}
+
+void begin_operands(Product &product)
+{
+    struct Write {
+        uint32_t writer;
+        Clock clock;
+        uintptr_t at;
+    };
+    std::vector<Write> writes; // each once
+    find_operands(product.operands, product.a, 64);
+    find_operands(product.operands, product.b, product.columns);
+    Thread *const first = product.first->lanes[0];
+    const uintptr_t shared = reinterpret_cast<uintptr_t>(first->block->shared);
+    for (const uintptr_t at : product.operands) {
+        const Access a = {first, at, 16, product.site, "multiplies"};
+        if (at < shared || at + 16 > shared + machine->shape.shared_bytes)
+            wrong(Fault::BOUNDS, a, ", out of bounds");
+        each_cell(at - reinterpret_cast<uintptr_t>(arena), 16, [&](Cell &cell, size_t) {
+            check_mine(cell, a);
+            if (!(cell.state & WRITTEN)) wrong(Fault::UNWRITTEN, a, ", never written");
+            product.source.push_back(version_of(cell));
+            for (const Write &w : writes)
+                if (w.writer == cell.writer && w.clock == cell.write_clock) return;
+            writes.push_back({cell.writer, cell.write_clock, at});
+        });
+    }
+    for (int i = 0; i < 128; i++) {
+        Thread *const reader = product.first[i / 32].lanes[i % 32];
+        for (const Write &w : writes) {
+            const Access a = {reader, w.at, 16, product.site, "multiplies"};
+            if (!knows(reader, w.writer, w.clock)) race(a, "the write", w.writer);
+            if (!is_fenced_for(reader, w.writer, w.clock))
+                wrong(Fault::RACE, a,
+                      ", which " + name_of_clock(w.writer) + " wrote without a fence_async behind it");
+        }
+    }
+}
+
+void end_operands(const Product &product, Warp *warp)
+{
+    size_t i = 0;
+    for (const uintptr_t at : product.operands)
+        each_cell(at - reinterpret_cast<uintptr_t>(arena), 16, [&](Cell &cell, size_t) {
+            if (i >= product.source.size() || product.source[i++] != version_of(cell))
+                wrong(Fault::RACE, {warp->lanes[0], at, 16, product.site, "multiplies"},
+                      ", which was written before the wgmma was waited for");
+            note_read_of(cell, warp->lanes[0], products_clock(warp),
+                         product.read[static_cast<size_t>(warp - product.first)]);
+        });
 }
 
 } // namespace emulate

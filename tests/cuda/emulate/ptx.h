@@ -119,6 +119,48 @@ COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
     emulate::mma_m16n8k16(d, a, b, d);
 }
 
+COT_DEVICE void word_init(shared_place word, int arrivals)
+{
+    emulate::init_word(word, arrivals);
+}
+COT_DEVICE void word_expect(shared_place word, int bytes)
+{
+    emulate::arrive_at_word(word, bytes);
+}
+COT_DEVICE void word_arrive(shared_place word)
+{
+    emulate::arrive_at_word(word, 0);
+}
+COT_DEVICE void word_wait(shared_place word, uint32_t parity)
+{
+    emulate::wait_for_word(word, parity);
+}
+COT_DEVICE void copy_tile_async(shared_place to, const tile_map *map, int k, int row, int slot,
+                                shared_place word)
+{
+    emulate::copy_tile(to, map, k, row, slot, word);
+}
+COT_DEVICE void fence_async()
+{
+    emulate::fence_copies();
+}
+template <int N> COT_DEVICE void wgmma_bf16(float (&sums)[N / 2], shared_place a, shared_place b)
+{
+    emulate::multiply_group(sums, N, a, b);
+}
+COT_DEVICE void wgmma_fence()
+{
+    emulate::fence_products();
+}
+COT_DEVICE void wgmma_commit()
+{
+    emulate::commit_products();
+}
+template <int LEFT> COT_DEVICE void wgmma_wait()
+{
+    emulate::wait_products(LEFT);
+}
+
 COT_DEVICE uint64_t global_timer()
 {
     return emulate::globaltimer();

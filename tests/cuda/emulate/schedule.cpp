@@ -117,6 +117,7 @@ static std::string waiting_for(const Thread &t)
 
 [[noreturn]] static void deadlock(const char *what)
 {
+    find_starved_words();
     std::map<std::string, std::vector<const Thread *>> by_reason;
     for (const Thread &t : machine->all)
         if (t.state == State::WAITING)
@@ -168,6 +169,7 @@ static void stir()
 static Thread *next_ready()
 {
     Machine &m = *machine;
+    while (m.ready.empty() && land_some_tile()) {}
     if (m.ready.empty()) stir();
     if (++m.steps > m.options.most_steps) deadlock("no end after as many steps as were allowed");
     m.now += CLOCK_STEP;
@@ -191,6 +193,7 @@ static void run_another(Thread *thread)
 void pause(Thread *thread)
 {
     land_copies(thread);
+    land_tiles(thread->block);
     if (draw(machine->switch_one_in)) return;
     make_ready(thread);
     run_another(thread);
@@ -250,6 +253,7 @@ static void begin()
     end_thread_copies(me);
     end_thread_warp(me);
     end_thread_barriers(me);
+    end_thread_tiles(me);
     me->state = State::DONE;
     machine->quiet_rounds = 0;
     void *left;
@@ -304,8 +308,9 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
     m.run = run;
     m.parameters = parameters;
     m.parameter_bytes = parameter_bytes;
+    m.clocks = m.threads + shape.blocks + m.threads / 32;
     begin_launch_memory();
-    const Clocks first_known(m.threads, first_clock());
+    const Clocks first_known(m.clocks, first_clock());
     m.all.resize(m.threads);
     m.blocks.resize(shape.blocks);
     m.warps.resize(m.threads / 32);
@@ -317,11 +322,13 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
             block.number = static_cast<int>(b);
             block.device = options.devices.empty() ? 0 : options.devices[b];
             block.shared = take_shared(shape.shared_bytes);
+            block.tiles_issued = first_clock();
         }
         Warp &warp = m.warps[t / 32];
         warp.block = &block;
         warp.number = static_cast<int>(t % shape.threads / 32);
         warp.lanes[t % 32] = &thread;
+        warp.products_read = first_clock();
         thread.number = t;
         thread.lane = static_cast<int>(t % 32);
         thread.device = block.device;
@@ -340,6 +347,8 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
     for (Warp &warp : m.warps) close_uses(&warp);
     Clock last = first_clock();
     for (const Thread &thread : m.all) last = std::max(last, thread.now);
+    for (const Block &block : m.blocks) last = std::max(last, block.tiles_issued);
+    for (const Warp &warp : m.warps) last = std::max(last, warp.products_read);
     keep_clock(last);
     end_launch_memory();
     machine = nullptr;

@@ -137,7 +137,7 @@ uint32_t ballot(uint32_t mask, bool vote)
     return static_cast<uint32_t>(me->out[0]);
 }
 
-static float bf16_to_float(uint32_t bits)
+float bf16_to_float(uint32_t bits)
 {
     const uint32_t wide = bits << 16;
     float value;
@@ -163,8 +163,31 @@ static float add_truncated(float c, const float *a, const float *b)
     return static_cast<float>(sum);
 }
 
+/* As an H200 was found to add: products and sum aligned to the largest exponent, cut toward zero at 25 bits behind the point, added, and cut
+ * toward zero. */
+static float add_as_sm_90(float c, const float *a, const float *b)
+{
+    double terms[17] = {static_cast<double>(c)}, whole = terms[0];
+    int largest = -1000;
+    for (int i = 0; i < 16; i++) {
+        terms[i + 1] = static_cast<double>(a[i]) * static_cast<double>(b[i]);
+        whole += terms[i + 1];
+    }
+    for (double term : terms) {
+        if (!std::isfinite(term)) return static_cast<float>(whole);
+        if (term != 0) largest = std::max(largest, std::ilogb(term));
+    }
+    if (largest == -1000) return 0;
+    double sum = 0; // of whole numbers below 2^31
+    for (double term : terms) sum += std::trunc(std::ldexp(term, 25 - largest));
+    sum = std::ldexp(sum, largest - 25);
+    const float nearest = static_cast<float>(sum);
+    return std::fabs(static_cast<double>(nearest)) > std::fabs(sum) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+
 static float dot(float c, const float a[16], const float b[16], Rounding rounding)
 {
+    if (rounding == Rounding::SM_90) return add_as_sm_90(c, a, b);
     if (rounding == Rounding::TRUNCATED) return add_truncated(add_truncated(c, a, b), a + 8, b + 8);
     if (rounding == Rounding::IN_ORDER) {
         for (int k = 0; k < 16; k++) c = std::fmaf(a[k], b[k], c);
@@ -173,6 +196,11 @@ static float dot(float c, const float a[16], const float b[16], Rounding roundin
     long double sum = c;
     for (int k = 0; k < 16; k++) sum += static_cast<long double>(a[k]) * static_cast<long double>(b[k]);
     return static_cast<float>(sum);
+}
+
+float add_products(float sum, const float *a, const float *b)
+{
+    return dot(sum, a, b, machine->options.rounding);
 }
 
 void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], const float c[4])
