@@ -43,7 +43,8 @@ typedef struct cot_expert_map_options {
     /* The model's first MoE layer. Reading a format that counts MoE layers from 0: the number of its row 0; writing a
      * format that has a row for every layer: the layers before it are dense. */
     int32_t first_layer;
-    /* The model's layers. Writing a format that has a row for each: how many; 0: up to the last one placed. */
+    /* The model's layers. Writing a format that has a row for each: how many; 0: up to the last one placed. Reading a format that
+     * counts MoE layers: one with fewer rows is refused where first_layer is 0; 0: not known. */
     int32_t n_layers;
     /* Reading for a model: the numbers of its MoE layers, ascending, below n_layers. The i-th row of a format that counts
      * MoE layers is then the i-th of them, whatever first_layer is; a format that has a row for every layer gets the

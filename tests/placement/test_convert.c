@@ -55,6 +55,41 @@ static void test_place(void **state)
     assert_int_equal(access(in_scratch(pad, "no.json"), F_OK), -1);
 }
 
+/* Rows without layer numbers, fewer than the model has layers, are the model's first ones if that is said, and never else. */
+static void test_first_layer(void **state)
+{
+    scratch_pad *pad = *state;
+    static const char load
+        [] = "echo '{\"logical_count\": [[1, 2, 3, 4], [4, 3, 2, 1]]}' >load.json && \"$coterie\" place "
+             "--load load.json --ranks 2 --to sglang -o a.json >figures --layers ",
+    map[] =
+        "\"$coterie\" place convert $samples/vllm-mapping.jsonl --ranks 2 --to sglang -o a.json --layers ";
+    static const struct {
+        const char *command, *options;
+        int status;
+        const char *words;
+    } rows[] = {
+        {load, "4", 2,
+         "coterie: the load has 2 rows, --layers says 4: which are they? --first-layer N says the first"},
+        {load, "4 --first-layer 1", 0, "2 of 4 rows of 'a.json' have no place"},
+        {load, "4 --first-layer 0", 0, "2 of 4 rows of 'a.json' have no place"},
+        {load, "2", 0, "start SGLang"},
+        {map, "5", 1,
+         "has rows for 3 MoE layers, the model has 5 layers: which are they? give the first layer"},
+        {map, "5 --first-layer 2", 0, "2 of 5 rows of 'a.json' have no place"},
+        {map, "5 --first-layer 0", 0, "2 of 5 rows of 'a.json' have no place"},
+        {map, "3", 0, "start SGLang"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char line[1024];
+        snprintf(line, sizeof line, "rm -f a.json; %s%s", rows[i].command, rows[i].options);
+        run_line(pad, line);
+        if (c.status != rows[i].status || !strstr(c.err, rows[i].words))
+            fail_msg("row %zu: %d, %s", i, c.status, c.err);
+        assert_int_equal(access(in_scratch(pad, "a.json"), F_OK), rows[i].status ? -1 : 0);
+    }
+}
+
 /* The options with which each engine loads what was written: ranks, slots beyond the experts, the file. */
 static void test_launch(void **state)
 {
@@ -126,6 +161,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_place),
-                                       cmocka_unit_test(test_launch), cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_first_layer), cmocka_unit_test(test_launch),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -190,6 +190,13 @@ static bool note(const struct parse *p, const cli_option *row)
     return append(list, NULL, row, rows);
 }
 
+bool cli_options_has(const cli_list *given, const char *name)
+{
+    for (size_t i = 0; i < given->count; i++)
+        if (strcmp(given->items[i].option->name, name) == 0) return true;
+    return false;
+}
+
 static bool takes_value(const cli_option *row)
 {
     return row->kind != CLI_OPTION_FLAG && row->kind != CLI_OPTION_OPTIONAL_TEXT;

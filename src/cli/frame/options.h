@@ -88,6 +88,8 @@ typedef struct cli_options {
  * --help or -h comes first; nothing else is checked then. Texts point into argv; the caller calls cli_options_free
  * either way. */
 bool cli_options_parse(const cli_options *options, void *settings, int argc, char **argv, bool *help);
+/* Whether the row of that name is in a list of those that were given (cli_options.given). */
+bool cli_options_has(const cli_list *given, const char *name);
 /* Frees the lists in `settings`. */
 void cli_options_free(const cli_options *options, void *settings);
 

@@ -142,6 +142,18 @@ static int change(cli_placed *placed, const cli_place_settings *s, const cli_pla
     return status == COT_OK ? CLI_EXIT_OK : cli_complain_of(&error);
 }
 
+/* Whether it is known which of the model's layers the load's rows are. Those of formats without layer numbers may be the MoE layers
+ * alone, where the model has more layers than there are rows. */
+static bool rows_are_known(const cli_place_settings *s, const cot_load_counts *load)
+{
+    const bool numbered = strcmp(load->format, "vllm") != 0 && strcmp(load->format, "logical_count") != 0;
+    if (s->layers <= load->n_layers || numbered || cli_options_has(&s->given, "first-layer")) return true;
+    cli_complain("the load has %" PRId32 " rows, --layers says %" PRId64
+                 ": which are they? --first-layer N says the first (3 for DeepSeek-R1)",
+                 load->n_layers, s->layers);
+    return false;
+}
+
 static int place_load(const cli_place_settings *s, cli_place_inputs *in)
 {
     cli_placed placed = {0};
@@ -151,6 +163,7 @@ static int place_load(const cli_place_settings *s, cli_place_inputs *in)
     if (!paths) return cli_complain("out of memory");
     for (size_t i = 0; i < s->loads.count; i++) paths[i] = s->loads.items[i].text;
     int status = cli_place_open_load(in, s, paths, s->loads.count);
+    if (status == CLI_EXIT_OK && !rows_are_known(s, &in->load)) status = CLI_EXIT_USAGE;
     if (status == CLI_EXIT_OK) status = solve(&placed, in);
     if (status == CLI_EXIT_OK) status = change(&placed, s, in);
     if (status == CLI_EXIT_OK) status = cli_place_compare(sides, s, in, &placed);
@@ -361,6 +374,7 @@ const cli_command cli_cmd_place = {
                                                      {"Other tasks", other_options, 0},
                                                      {0}},
                 .positionals =
-                    (const cli_positional[]){{"LOAD", 0, 256, "more loads for --drift", AT(more)}, {0}}},
+                    (const cli_positional[]){{"LOAD", 0, 256, "more loads for --drift", AT(more)}, {0}},
+                .given = AT(given)},
     .settings_bytes = sizeof(cli_place_settings),
     .run = place};

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 typedef struct cli_place_settings {
-    cli_list loads, drift, more;
+    cli_list loads, drift, more, given;
     const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *nvlink, *current, *cost, *output,
         *to, *evaluate, *placement, *report, *moves, *ranks;
     int64_t slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;

@@ -10,6 +10,7 @@
 struct settings {
     const char *input, *output, *from, *to;
     int64_t ranks, first_layer, layers;
+    cli_list given;
 };
 
 static void say(void *context, const char *line)
@@ -34,8 +35,11 @@ static int convert(const void *context)
         return CLI_EXIT_USAGE;
     }
     if (!cli_check_output(s->output, NULL)) return CLI_EXIT_FAILURE;
+    if (cli_options_has(&s->given, "first-layer"))
+        options.n_layers = 0; // it is known which layers the rows are
     cot_status status = cot_expert_map_read(&map, s->input, &options, &error);
     options.format = s->to;
+    options.n_layers = (int32_t)s->layers;
     if (status == COT_OK) status = cot_expert_map_write(&map, cli_output_path(s->output), &options, &error);
     if (status == COT_OK) cli_place_say_launch(s->to, s->output, &map);
     cot_expert_map_free(&map);
@@ -74,6 +78,7 @@ const cli_command cli_cmd_place_convert = {
     .options = {.groups = (const cli_option_group[]){{"Options", rows, 0}, {0}},
                 .positionals =
                     (const cli_positional[]){
-                        {"IN", 1, 1, "the map to read", offsetof(struct settings, input)}, {0}}},
+                        {"IN", 1, 1, "the map to read", offsetof(struct settings, input)}, {0}},
+                .given = offsetof(struct settings, given)},
     .settings_bytes = sizeof(struct settings),
     .run = convert};

@@ -67,6 +67,11 @@ cot_status cot_map_number_moe_layers(cot_expert_map *map, const cot_map_source *
         if (status == COT_OK) memcpy(map->layers, o->moe_layer, (size_t)o->moe_layers * sizeof *map->layers);
         return status;
     }
+    if (!first && o->n_layers > map->n_layers)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "'%s' has rows for %" PRId32 " MoE layers, the model has %" PRId32
+                        " layers: which are they? give the first layer (3 for DeepSeek-R1)",
+                        source->path, map->n_layers, o->n_layers);
     if (first > INT32_MAX - map->n_layers)
         return cot_fail(error, COT_INVALID_ARGUMENT, "layers from %" PRId32 " on are beyond any model",
                         first);
