@@ -13,6 +13,8 @@ enum {
     IN_VALUE,
 };
 
+enum { AHEAD_BYTES = 1 << 14 }; // that are looked through for the end tag of a value
+
 static cot_dialect_look end_call(cot_dialect_parser *p, size_t at, bool loosely)
 {
     p->at = at;
@@ -223,9 +225,83 @@ static cot_dialect_look ends_value(const cot_dialect_parser *p, size_t at, size_
     return p->is_over && p->in.bytes - behind < p->function_end.bytes ? COT_DIALECT_YES : COT_DIALECT_NO;
 }
 
+static bool may_be_tag(const cot_dialect_parser *p, char c)
+{
+    return c == *p->value_end.text || (unsigned char)c >= COT_DIALECT_END;
+}
+
+/* Whether the key whose name begins at `at` is that of another argument of the tool. */
+static cot_dialect_look names_argument(const cot_dialect_parser *p, size_t at)
+{
+    const json_t *arguments = json_object_get(json_object_get(p->tool, "parameters"), "properties");
+    const char *name = p->in.data + at;
+    const size_t there = p->in.bytes - at;
+    size_t bytes = 0;
+    while (bytes < there && bytes <= COT_DIALECT_NAME_BYTES && !strchr("<>\n", name[bytes]) &&
+           (unsigned char)name[bytes] < COT_DIALECT_END)
+        bytes++;
+    if (bytes == there) return p->is_over ? COT_DIALECT_NO : COT_DIALECT_MORE;
+    if (bytes > 1 && (*name == '"' || *name == '\'') && name[bytes - 1] == *name) {
+        name++;
+        bytes -= 2;
+    }
+    const bool is_own = bytes == p->key_text.bytes && memcmp(name, p->key_text.data, bytes) == 0;
+    return !is_own && json_object_getn(arguments, name, bytes) ? COT_DIALECT_YES : COT_DIALECT_NO;
+}
+
+/* Whether the end tags from the key's tag at `at` on are those of keys there, and none is left for the value before it. */
+static cot_dialect_look ends_are_taken(const cot_dialect_parser *p, size_t at)
+{
+    size_t open = 0, next;
+    for (const size_t from = at; at < p->in.bytes; at++) {
+        if (at - from > AHEAD_BYTES) return COT_DIALECT_NO;
+        if (!may_be_tag(p, p->in.data[at])) continue;
+        const cot_dialect_marker *tags[] = {&p->value_end, &p->key, &p->function_end, &p->call_end};
+        for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
+            const cot_dialect_look look = cot_dialect_match(p, tags[i], at, &next);
+            if (look == COT_DIALECT_NO) continue;
+            if (look == COT_DIALECT_MORE) return look;
+            if (tags[i] == &p->key)
+                open++;
+            else if (!open || tags[i] == &p->call_end)
+                return tags[i] == &p->value_end ? COT_DIALECT_NO : COT_DIALECT_YES;
+            else if (tags[i] == &p->value_end)
+                open--;
+            break;
+        }
+    }
+    return !p->is_over ? COT_DIALECT_MORE : open ? COT_DIALECT_NO : COT_DIALECT_YES;
+}
+
+/* A value whose end tag is missing ends where the call does, or where another argument of the tool begins. */
+static cot_dialect_look lacks_end(const cot_dialect_parser *p, size_t at, size_t *next)
+{
+    size_t behind, unused;
+    *next = at;
+    cot_dialect_look look = cot_dialect_match(p, &p->call_end, at, &behind);
+    if (look == COT_DIALECT_YES)
+        return p->call_end.is_token || (p->is_over && behind == p->in.bytes) ? look : COT_DIALECT_NO;
+    if (look == COT_DIALECT_NO) look = cot_dialect_match(p, &p->key, at, &behind);
+    if (look == COT_DIALECT_YES) {
+        look = names_argument(p, behind);
+        return look == COT_DIALECT_YES ? ends_are_taken(p, at) : look;
+    }
+    if (look == COT_DIALECT_NO) look = cot_dialect_match(p, &p->function_end, at, &behind);
+    if (look != COT_DIALECT_YES) return look;
+    const size_t from = behind;
+    look = cot_dialect_skip_space(p, &behind);
+    if (behind - from > COT_DIALECT_GAP_BYTES) return COT_DIALECT_NO;
+    return look == COT_DIALECT_NO ? cot_dialect_match(p, &p->call_end, behind, &unused) : look;
+}
+
+static cot_dialect_look look_for_end(const cot_dialect_parser *p, size_t at, size_t *next)
+{
+    const cot_dialect_look look = ends_value(p, at, next);
+    return look == COT_DIALECT_NO ? lacks_end(p, at, next) : look;
+}
+
 static cot_dialect_look step_value(cot_dialect_parser *p)
 {
-    const char first = *p->value_end.text;
     size_t from = p->at, at = p->at, next;
     for (; at < p->in.bytes && !p->failed; at++) {
         const char c = p->in.data[at];
@@ -233,11 +309,11 @@ static cot_dialect_look step_value(cot_dialect_parser *p)
         const char *name;
         size_t bytes, behind;
         // the line's end before an end tag is the format's
-        const cot_dialect_look look =
-            c == first || (unsigned char)c >= COT_DIALECT_END                ? ends_value(p, at, &next)
-            : is_line && at + 1 < p->in.bytes && p->in.data[at + 1] == first ? ends_value(p, at + 1, &next)
-            : is_line && at + 1 == p->in.bytes && !p->is_over                ? COT_DIALECT_MORE
-                                                                             : COT_DIALECT_NO;
+        const cot_dialect_look look = may_be_tag(p, c) ? look_for_end(p, at, &next)
+                                      : is_line && at + 1 == p->in.bytes && !p->is_over ? COT_DIALECT_MORE
+                                      : is_line && may_be_tag(p, p->in.data[at + 1])
+                                          ? look_for_end(p, at + 1, &next)
+                                          : COT_DIALECT_NO;
         if (look == COT_DIALECT_MORE) break;
         if (look == COT_DIALECT_YES) {
             take_value(p, p->in.data + from, at - from);

@@ -131,9 +131,10 @@ static char *squeezed(const char *text)
 static bool same_text(const char *said, const json_t *expected, bool exact)
 {
     const char *wanted = json_is_string(expected) ? json_string_value(expected) : "";
-    if (exact) return strcmp(said, wanted) == 0;
+    const bool any = strcmp(wanted, "*") == 0; // but nothing
+    if (exact && !any) return strcmp(said, wanted) == 0;
     char *a = squeezed(said), *b = squeezed(wanted);
-    const bool same = strcmp(a, b) == 0 || (strcmp(wanted, "*") == 0 && *a);
+    const bool same = any ? *a != 0 : strcmp(a, b) == 0;
     free(a);
     free(b);
     return same;
@@ -273,7 +274,7 @@ static void test_answers_mean_what_they_were_made_from(void **state)
     }
     print_message("%zu of %zu answers as expected\n", right, json_array_size(cases));
     assert_true(json_array_size(cases) > 700);
-    assert_true(right * 100 >= json_array_size(cases) * 97);
+    assert_int_equal(right, json_array_size(cases));
 }
 
 static int ascending(const void *a, const void *b)

@@ -110,6 +110,36 @@ static const row rows[] = {
      T("<tool_call>") "<function=note><parameter=text>\n\"\\\t\x01é\n</parameter></function>" T(
          "</tool_call>"),
      "", "note({\"text\": \"\\\"\\\\\\t\\u0001é\"})", false},
+    // a value's end tag is missing: another argument begins, the function ends, the call does, the text does
+    {"qwen3-coder",
+     T("<tool_call>") "\n<function=note>\n<parameter=text>\nab\n<parameter=n>\n1\n</parameter>\n</"
+                      "function>\n" T("</tool_call>"),
+     "", "note({\"text\": \"ab\", \"n\": 1})", false},
+    {"qwen3-coder",
+     T("<tool_call>") "<function=note><parameter=n>1<parameter=text>ab<parameter=on>true</function>" T(
+         "</tool_call>") "x",
+     "x", "note({\"n\": 1, \"text\": \"ab\", \"on\": true})", false},
+    {"qwen3-coder",
+     T("<tool_call>") "\n<function=note>\n<parameter=text>\nab\n</function>\n" T("</tool_call>") "x", "x",
+     "note({\"text\": \"ab\"})", false},
+    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=text>\nab\n" T("</tool_call>") "x", "x",
+     "note({\"text\": \"ab\"})", false},
+    {"qwen3-coder", T("<tool_call>") "<function=note><parameter=text>\nab\n</function>\n", "",
+     "note({\"text\": \"ab\"})", false},
+    {"minimax-m2",
+     T("<minimax:tool_call>") "<invoke name=\"note\"><parameter name=\"text\">ab<parameter name=\"n\">1"
+                              "</parameter></invoke>" T("</minimax:tool_call>"),
+     "", "note({\"text\": \"ab\", \"n\": 1})", false},
+    {"glm-4.5",
+     T("<tool_call>") "note\n" T("<arg_key>") "text" T("</arg_key>") "\n" T("<arg_value>") "ab" T(
+         "<arg_key>") "n" T("</arg_key>") T("<arg_value>") "1" T("</arg_value>") T("</tool_call>"),
+     "", "note({\"text\": \"ab\", \"n\": 1})", false},
+    // the name of no argument, or of the value's own, or with an end tag for each, begins none
+    {"qwen3-coder",
+     T("<tool_call>") "<function=note><parameter=text>\n<parameter=x>\n<parameter=text>\n<parameter=n>1</"
+                      "parameter> \n"
+                      "</parameter></function>" T("</tool_call>"),
+     "", "note({\"text\": \"<parameter=x>\\n<parameter=text>\\n<parameter=n>1</parameter> \"})", false},
     {"qwen3-coder", T("<tool_call>") "<function=note><parameter=text>\nab\n", "", "note({\"text\": \"ab\\n)",
      true},
     // without the vocabulary's tokens a value goes on at an end tag that no tag follows
