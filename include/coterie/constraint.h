@@ -64,6 +64,9 @@ typedef struct cot_constraint_reasoning {
     int32_t end;    /* the token that ends it */
     bool is_opened; /* the text begins within it */
     int64_t budget; /* most tokens of it, behind which its end alone may come; -1: any number */
+    const int32_t
+        *without; /* [without_count] tokens that may not come within it, there as long as the constraint */
+    size_t without_count;
 } cot_constraint_reasoning;
 /* A constraint that lets reasoning come first, and is `behind` from behind its end on; NULL: anything may come there, at any time the
  * text's end too. Takes `behind` over, also on failure. `*constraint` is the caller's, NULL on failure. Errors: INVALID_ARGUMENT (tokens

@@ -49,6 +49,18 @@ static void set_bit(uint32_t *words, int64_t token)
     words[token / 32] |= 1U << token % 32;
 }
 
+static void clear_bit(uint32_t *words, int64_t token)
+{
+    words[token / 32] &= ~(1U << token % 32);
+}
+
+static bool is_left_out(const reasoned *r, int32_t token)
+{
+    for (size_t i = 0; i < r->how.without_count; i++)
+        if (r->how.without[i] == token) return is_within(r);
+    return false;
+}
+
 static cot_status compute_mask(cot_constraint *c, uint32_t *words, cot_error *error)
 {
     const reasoned *r = (const reasoned *)c;
@@ -59,7 +71,8 @@ static cot_status compute_mask(cot_constraint *c, uint32_t *words, cot_error *er
     }
     if (is_within(r) || !r->behind) {
         memset(words, 0xff, c->words * sizeof *words);
-        for (int64_t t = r->how.vocab; t < (int64_t)c->words * 32; t++) words[t / 32] &= ~(1U << t % 32);
+        for (int64_t t = r->how.vocab; t < (int64_t)c->words * 32; t++) clear_bit(words, t);
+        for (size_t i = 0; is_within(r) && i < r->how.without_count; i++) clear_bit(words, r->how.without[i]);
         return COT_OK;
     }
     const uint32_t *mask;
@@ -77,6 +90,8 @@ static cot_status commit(cot_constraint *c, int32_t token, cot_error *error)
     if (is_spent(r) && token != r->how.end)
         return cot_fail(error, COT_INVALID_ARGUMENT, "token %d goes on with reasoning that is to end",
                         (int)token);
+    if (is_left_out(r, token))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "token %d may not come within reasoning", (int)token);
     if (turns) {
         void *room = r->turns;
         if (!cot_grow(&room, &r->turn_room, r->turn_count + 1, sizeof *r->turns))

@@ -9,6 +9,8 @@
  * An added token stands in the text between two bytes that UTF-8 does not have, which are nowhere else in it. */
 #ifndef COT_DIALECT_DIALECT_H
 #define COT_DIALECT_DIALECT_H
+#include "base/buffer.h"
+#include "coterie/status.h"
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,7 +45,8 @@ typedef struct cot_dialect {
     bool has_address;      // "functions.NAME:INDEX" stands for the name, and is the id
     /* MARKUP; without `function` the name stands behind `call`. */
     const char *function, *function_end, *key, *key_end, *value, *value_end;
-    bool has_lines; // values are on lines of their own
+    bool has_lines;  // values are on lines of their own
+    bool has_quotes; // names and keys are in quotes
 } cot_dialect;
 
 extern const cot_dialect cot_dialects[]; // ends with a NULL name
@@ -88,6 +91,16 @@ bool cot_dialect_finish(cot_dialect_parser *parser, bool is_cut);
 /* Calls that could not be read and went on as content. */
 size_t cot_dialect_unread(const cot_dialect_parser *parser);
 void cot_dialect_close(cot_dialect_parser *parser); /* NULL is fine */
+
+/* ---- calls of strict tools ---- */
+
+/* A grammar, in the form that llguidance has, of answers in which each call, once its marker has come, has the name of one of the
+ * tools and arguments that meet its schema, where that tool says `strict`; all else is free. `token`: the id of a marker that the
+ * vocabulary has as an added token, -1: it has not. Appended to `out`, also where it fails. Errors: INVALID_ARGUMENT (a schema says what
+ * calls of this family cannot be held to; the message is for users), OUT_OF_MEMORY. */
+cot_status cot_dialect_grammar(cot_buffer *out, const cot_dialect *calls, const json_t *tools,
+                               int32_t (*token)(void *context, const char *marker), void *context,
+                               cot_error *error);
 
 /* ---- a family by what a template writes ---- */
 

@@ -64,6 +64,7 @@ const cot_dialect cot_dialects[] = {
      .function_end = "</invoke>",
      .key = "<parameter name=",
      .value_end = "</parameter>",
+     .has_quotes = true,
      THINK},
     {.name = "seed-oss",
      .form = COT_DIALECT_MARKUP,

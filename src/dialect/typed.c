@@ -1,4 +1,5 @@
 /* Types of arguments as a tool's schema has them, and texts as values of these. */
+#include "dialect/grammar.h"
 #include "dialect/parser.h"
 
 #include <string.h>
@@ -45,8 +46,7 @@ static unsigned type_of(const json_t *value)
     return 0;
 }
 
-/* What "#/a/b" means in the schema; NULL: nothing. */
-static const json_t *follow(const json_t *root, const char *path)
+const json_t *cot_dialect_follow(const json_t *root, const char *path)
 {
     if (!path || strncmp(path, "#/", 2) != 0) return NULL;
     for (path += 2; root; path++) {
@@ -70,7 +70,8 @@ static unsigned types_of(const json_t *root, const json_t *schema, int depth, in
     if (depth > MOST_REFERENCES || --*left < 0) return 0;
     json_array_foreach(type, i, item) types |= type_named(json_string_value(item));
     if (types) return types;
-    if (reference) return types_of(root, follow(root, json_string_value(reference)), depth + 1, left);
+    if (reference)
+        return types_of(root, cot_dialect_follow(root, json_string_value(reference)), depth + 1, left);
     if (constant) return type_of(constant);
     json_array_foreach(json_object_get(schema, "enum"), i, item) types |= type_of(item);
     for (size_t k = 0; k < sizeof lists / sizeof *lists && !types; k++)

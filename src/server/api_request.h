@@ -45,6 +45,7 @@ typedef struct cot_api_constraint {
     cot_constraint_kind kind;
     const char *name;         // of the field that said it, a constant
     char *text;               // owned; NULL: nothing was said
+    bool is_of_calls;         // calls alone are held to it, and anything may come outside them
     cot_constraint *compiled; // owned, of no text: choices copy it; NULL until prepare has made it
 } cot_api_constraint;
 

@@ -111,7 +111,10 @@ static bool let_reason(cot_constraint **constraint, const cot_api_request *r, co
                                           .begin = model->dialects.begin,
                                           .end = model->dialects.end,
                                           .is_opened = r->opens_reasoning,
-                                          .budget = r->thinking_token_budget};
+                                          .budget = r->thinking_token_budget,
+                                          .without = model->dialects.openings,
+                                          .without_count =
+                                              r->constraint.is_of_calls ? model->dialects.opening_count : 0};
     cot_error reason;
     if (r->kind != COT_API_CHAT || model->dialects.end < 0 || (!*constraint && how.budget < 0)) return true;
     return cot_constraint_behind_reasoning(constraint, &how, *constraint, &reason) == COT_OK ||

@@ -6,7 +6,9 @@
 
 typedef struct cot_served_dialects {
     const cot_dialect *calls, *reasoning; // NULL: none is known
-    int32_t begin, end; // tokens around the reasoning; -1: it has none, or the vocabulary has no such token
+    int32_t begin, end;  // tokens around the reasoning; -1: it has none, or the vocabulary has no such token
+    int32_t openings[2]; // [opening_count] tokens that begin calls
+    size_t opening_count;
 } cot_served_dialects;
 
 /* Has the template write a call and reasoning, and looks what came around them. NULL: there is no template. */

@@ -37,6 +37,34 @@ static bool check_tools(const cot_api_request *r, const cot_served_model *model,
         "--tool-call-parser NAME, or let 'tool_choice' be 'required' or name a tool");
 }
 
+static int32_t added_token(void *context, const char *marker)
+{
+    return cot_tokenizer_added_token(context, marker);
+}
+
+/* Calls that the model begins by itself meet the schemas of strict tools. */
+static bool hold_calls(cot_api_request *r, const cot_served_model *model, cot_api_error *error)
+{
+    cot_api_constraint *c = &r->constraint;
+    cot_buffer grammar = {0};
+    cot_error reason;
+    size_t i;
+    json_t *tool;
+    bool any = false;
+    json_array_foreach(r->tools.list, i, tool) any |=
+        json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+    if (!any || r->kind != COT_API_CHAT || r->tools.choice != COT_API_TOOLS_AUTO || c->text ||
+        !model->constraints)
+        return true;
+    const cot_status status = cot_dialect_grammar(&grammar, model->dialects.calls, r->tools.list, added_token,
+                                                  (void *)(uintptr_t)model->tokenizer, &reason);
+    *c = (cot_api_constraint){
+        .kind = COT_CONSTRAINT_LARK, .name = "tools", .text = grammar.data, .is_of_calls = true};
+    if (status == COT_OUT_OF_MEMORY) return cot_api_fail_of(error, 503, "tools", &reason);
+    return status == COT_OK ||
+           cot_api_fail(error, 400, "unsupported_parameter", "tools", "%s", reason.message);
+}
+
 /* ---- text to ids ---- */
 
 static bool is_unwanted(void *context)
@@ -93,7 +121,7 @@ static bool encode_conversation(cot_preparation *preparation, const cot_served_m
         cot_chat_render(model->chat, &text, conversation, strlen(conversation), &options, &reason);
     free(conversation);
     // without a token for its end nothing could be forced behind reasoning: there is none then
-    const bool may_open = model->dialects.end >= 0 || !r->constraint.text;
+    const bool may_open = model->dialects.end >= 0 || !r->constraint.text || r->constraint.is_of_calls;
     if (status == COT_OK)
         r->opens_reasoning = may_open && cot_served_dialects_opens(model->dialects.reasoning, &text);
     const bool good = status == COT_OK
@@ -248,7 +276,8 @@ static bool prepare(cot_preparation *p, const cot_served_model *model)
     free(p->body);
     p->body = NULL;
     if (!json || !cot_api_parse(r, p->kind, json, &model->defaults, vocab, &p->error) ||
-        !check_model(r, model, &p->error) || !check_tools(r, model, &p->error))
+        !check_model(r, model, &p->error) || !check_tools(r, model, &p->error) ||
+        !hold_calls(r, model, &p->error))
         return false;
     if (is_unwanted(p) || (r->conversation && !encode_conversation(p, model))) return false;
     for (size_t i = 0; i < r->prompt_count; i++) {

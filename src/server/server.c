@@ -223,6 +223,11 @@ static cot_status name_dialects(cot_server *s, cot_error *error)
     const cot_dialect *r = d->reasoning && d->reasoning->reasoning ? d->reasoning : NULL;
     d->begin = r ? cot_tokenizer_added_token(s->model.tokenizer, r->reasoning) : -1;
     d->end = r ? cot_tokenizer_added_token(s->model.tokenizer, r->reasoning_end) : -1;
+    const char *const openings[] = {d->calls ? d->calls->section : NULL, d->calls ? d->calls->call : NULL};
+    for (size_t i = 0; i < sizeof openings / sizeof *openings; i++) {
+        const int32_t token = openings[i] ? cot_tokenizer_added_token(s->model.tokenizer, openings[i]) : -1;
+        if (token >= 0) d->openings[d->opening_count++] = token;
+    }
     return COT_OK;
 }
 

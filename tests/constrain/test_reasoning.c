@@ -76,7 +76,8 @@ static cot_constraint *inner(void)
 
 static cot_constraint *open_behind(bool opened, int64_t budget, cot_constraint *behind)
 {
-    const cot_constraint_reasoning how = {VOCAB, BEGIN, END, opened, budget};
+    const cot_constraint_reasoning how = {
+        .vocab = VOCAB, .begin = BEGIN, .end = END, .is_opened = opened, .budget = budget};
     cot_constraint *c;
     assert_int_equal(cot_constraint_behind_reasoning(&c, &how, behind, NULL), COT_OK);
     return c;
@@ -209,10 +210,39 @@ static void test_later_reasoning_is_bounded(void **state)
     cot_constraint_close(c);
 }
 
+static void test_tokens_that_reasoning_is_without(void **state)
+{
+    (void)state;
+    static const int32_t without[] = {7, 33};
+    const cot_constraint_reasoning how = {.vocab = VOCAB,
+                                          .begin = BEGIN,
+                                          .end = END,
+                                          .is_opened = true,
+                                          .budget = -1,
+                                          .without = without,
+                                          .without_count = 2};
+    for (int fails = 0; fails < 2; fails++) {
+        cot_constraint *c;
+        bool may;
+        assert_int_equal(cot_constraint_behind_reasoning(&c, &how, NULL, NULL), COT_OK);
+        assert_int_equal(may_come(c, 7, &may), VOCAB - 2);
+        assert_false(may);
+        if (fails)
+            assert_int_equal(cot_constraint_commit(c, 33, NULL), COT_INVALID_ARGUMENT);
+        else { // they may come again where it has ended
+            assert_int_equal(cot_constraint_commit(c, END, NULL), COT_OK);
+            assert_may(c, 7, VOCAB);
+            assert_int_equal(cot_constraint_commit(c, 33, NULL), COT_OK);
+        }
+        cot_constraint_close(c);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
-    cot_constraint_reasoning how = {VOCAB, -1, VOCAB, true, -1};
+    cot_constraint_reasoning how = {
+        .vocab = VOCAB, .begin = -1, .end = VOCAB, .is_opened = true, .budget = -1};
     cot_constraint *c;
     assert_int_equal(cot_constraint_behind_reasoning(&c, &how, inner(), NULL), COT_INVALID_ARGUMENT);
     assert_null(c);
@@ -228,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_reasoning_may_begin_or_not),
         cmocka_unit_test(test_budgets_force_the_end),
         cmocka_unit_test(test_later_reasoning_is_bounded),
+        cmocka_unit_test(test_tokens_that_reasoning_is_without),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -327,7 +327,8 @@ static void the_end_of_reasoning_may_be_a_stop(void **state)
     cot_engine *engine = open_random("3", &s);
     for (int bounded = 0; bounded < 2; bounded++) {
         struct text *t = calloc(1, sizeof *t);
-        const cot_constraint_reasoning how = {VOCAB, -1, END, true, bounded ? BUDGET : -1};
+        const cot_constraint_reasoning how = {
+            .vocab = VOCAB, .begin = -1, .end = END, .is_opened = true, .budget = bounded ? BUDGET : -1};
         cot_error error = {0};
         size_t failed;
         cot_request q = request_of(t, ids, draw(&seed));
