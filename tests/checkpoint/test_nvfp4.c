@@ -106,7 +106,8 @@ static void golden_values(void **state)
         model m = layout_make(&l, &seed);
         uint8_t *codes = bytes_of(tensor_beside(&m, "lm_head", l.modelopt ? "weight" : "weight_packed")),
                 *scales = bytes_of(tensor_beside(&m, "lm_head", "weight_scale"));
-        cot_tensor *of_all = tensor_beside(&m, "lm_head", l.modelopt ? "weight_scale_2" : "weight_global_scale");
+        cot_tensor *of_all =
+            tensor_beside(&m, "lm_head", l.modelopt ? "weight_scale_2" : "weight_global_scale");
         const uint8_t *block = file.tensors[0].data;
         for (int i = 0; i < N; i++) { // GGUF has no sign of scales, and zero for what is NaN
             const uint8_t *of = block + i / 64 * 36, scale = of[i % 64 / 16] & 0x7f;

@@ -123,7 +123,8 @@ class Model:
                                      "moe_intermediate_size": I, "n_shared_experts": None, "q_lora_rank": None,
                                      "kv_lora_rank": H, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
                                      "v_head_dim": 32}}[self.family]
-        self.method = "fp8" if all_fp8 else self.draw.choice(("gptq", "awq", "fp8", "compressed", "compressed", "compressed"))
+        self.method = "fp8" if all_fp8 else self.draw.choice(("gptq", "awq", "fp8", "modelopt", "compressed", "compressed",
+                                                                    "compressed"))
         self.told = getattr(self, self.method)()
         self.config["quantization_config"] = self.told
 
@@ -243,6 +244,9 @@ class Model:
             return
         group = min(w["group_size"] or width, width)
         m = Matrix(self.draw, out, width, bits, out if one else 1, group, not w["symmetric"], bits + 2)
+        if group == 16 and w["type"] == "float":
+            self.put_nvfp4(name, m, "weight_packed", "weight_global_scale", True)
+            return
         if w["type"] == "float":
             m.scales = [[2.0 ** self.draw.randrange(-5, -2) for _ in row] for row in m.scales]
             codes = m.flat(m.codes)
@@ -271,19 +275,49 @@ class Model:
                          b"".join(column[4 * i:4 * i + 4] for i in range(out // per) for column in packed))
         self.widened(name, m, lambda code, zero: code - zero)
 
+    def put_nvfp4(self, name, m, packed, end, divides):
+        """A scale in E4M3 for each 16, and one of the matrix, a power of two: every order of products gives the same bits."""
+        scales = [self.draw.choice((0, 1, 7, *range(0x28, 0x40))) for _ in range(m.out * m.across)]
+        of_all, codes = 2.0 ** self.draw.randrange(-9, -5), m.flat(m.codes)
+        m.scales = [[e4m3(scale) * of_all for scale in scales[r * m.across:(r + 1) * m.across]] for r in range(m.out)]
+        self.put(name, packed, "U8", [m.out, m.width // 2],
+                 bytes(codes[i] | codes[i + 1] << 4 for i in range(0, len(codes), 2)))
+        self.put(name, "weight_scale", "F8_E4M3", [m.out, m.across], bytes(scales))
+        self.put(name, end, "F32", [1] if divides else self.draw.choice(([], [1])),
+                 struct.pack("<f", 1 / of_all if divides else of_all))
+        self.widened(name, m, lambda code, _: E2M1[code])
+
+    def modelopt(self):
+        """NVFP4, some matrices in FP8 with a scale of the tensor, whose quant_algo is mixed then."""
+        names, left = self.leave(self.draw.randrange(3))
+        mixed = self.draw.random() < 0.5
+        for name in names:
+            if mixed and self.draw.random() < 0.4:
+                self.put_e4m3(name, None, "F32", "weight_scale")
+            else:
+                m = Matrix(self.draw, *self.matrices[name], 4, 1, 16, False, 0)
+                self.put_nvfp4(name, m, "weight", "weight_scale_2", False)
+            if self.draw.random() < 0.5:
+                self.put(name, "input_scale", "F32", [], struct.pack("<f", 0.5))
+        return {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION" if mixed else self.draw.choice(("NVFP4", "nvfp4")),
+                "ignore": left + ["*.gate"], "producer": {"name": "modelopt"}}
+
     def scheme(self):
-        kind = self.draw.choice(("packed", "packed", "bytes", "e4m3", "e2m1"))
+        kind = self.draw.choice(("packed", "packed", "bytes", "e4m3", "e2m1", "e2m1", "e2m1 by 16"))
         strategy = self.draw.choice({"packed": ("group", "group", "channel", "tensor"), "bytes": ("channel", "tensor", "group"),
-                                     "e4m3": ("channel", "tensor", "block"), "e2m1": ("group",)}[kind])
-        w = {"num_bits": {"packed": self.draw.choice((4, 8)), "e2m1": 4}.get(kind, 8),
+                                     "e4m3": ("channel", "tensor", "block"), "e2m1": ("group",),
+                                     "e2m1 by 16": ("tensor_group",)}[kind])
+        w = {"num_bits": {"packed": self.draw.choice((4, 8)), "e2m1": 4, "e2m1 by 16": 4}.get(kind, 8),
              "type": "float" if kind[0] == "e" else "int",
              "symmetric": kind[0] == "e" or self.draw.random() < 0.5, "strategy": strategy,
-             "group_size": (32 if kind == "e2m1" else self.draw.choice((16, 32, 64, 128))) if strategy == "group" else None,
+             "group_size": (32 if kind == "e2m1" else self.draw.choice((16, 32, 64, 128))) if strategy == "group" else
+             16 if strategy == "tensor_group" else None,
              "block_structure": [16, 32] if strategy == "block" else None, "dynamic": False, "observer": "minmax",
              "actorder": self.draw.choice((None, "static", "weight", "group")) if strategy == "group" else None,
              "in_bytes": kind == "bytes", "zeros_though_symmetric": self.draw.random() < 0.3}
         layout = {"packed": "pack-quantized", "bytes": self.draw.choice(("int-quantized", "naive-quantized")),
-                  "e4m3": self.draw.choice(("float-quantized", "naive-quantized")), "e2m1": "mxfp4-pack-quantized"}[kind]
+                  "e4m3": self.draw.choice(("float-quantized", "naive-quantized")), "e2m1": "mxfp4-pack-quantized",
+                  "e2m1 by 16": "nvfp4-pack-quantized"}[kind]
         return w, layout
 
     def compressed(self):
@@ -353,6 +387,7 @@ class Damage:
                               self.some_otherwise],
                      "awq": [self.other_bits, self.no_zeros_told, self.of_gemv, self.other_group],
                      "fp8": [self.other_fmt, self.not_a_number],
+                     "modelopt": [self.other_algorithm, self.not_16, self.excluded, self.scaled_before, self.not_a_number],
                      "compressed": [self.three_bits, self.lie_of_bits, self.lie_of_type, self.lie_of_strategy,
                                     self.lie_of_group, self.lie_of_zeros, self.ignored, self.other_format, self.other_strategy,
                                     self.sparse, self.actorder, self.reordered_group, self.bad_pattern, self.symmetric_lie, self.other_shape]}[model.method]
@@ -400,6 +435,8 @@ class Damage:
 
     def spoil_scale(self, numbers):
         name = self.scales()
+        for end in "weight_global_scale", "weight_scale_2":
+            name = f"{self.name}.{end}" if f"{self.name}.{end}" in self.tensors else name
         kind, shape, data = self.tensors[name]
         if kind not in numbers:
             return self.no_scales()
@@ -413,6 +450,25 @@ class Damage:
 
     def scale_of_zero(self):
         return self.spoil_scale({"F32": bytes(4), "BF16": bytes(2), "F16": bytes(2)})
+
+    def other_algorithm(self):
+        self.told["quant_algo"] = self.draw.choice(("NVFP4_AWQ", "W4A8_NVFP4_FP8", "INT4_AWQ", "W4A16_AWQ"))
+        return f"modelopt quant_algo '{self.told['quant_algo']}' is not supported"
+
+    def not_16(self):
+        self.told |= {"quant_algo": "NVFP4", "group_size": self.draw.choice((32, 8, 128))}
+        return f"NVFP4 in groups of {self.told['group_size']} "
+
+    def excluded(self):
+        self.told["ignore"].append(self.draw.choice((self.name, self.name[:-3] + "*", "*" + self.name[3:], self.name[:-1] + "?")))
+        return "is quantised, config.json says 'ignore'"
+
+    def scaled_before(self):
+        if self.tensors[self.codes()][0] != "U8":
+            return self.other_algorithm()
+        name = f"{self.name}.pre_quant_scale"
+        self.tensors[name] = "BF16", [self.model.matrices[self.name][1]], bytes(2 * self.model.matrices[self.name][1])
+        return f"is multiplied by '{name}', which is not supported"
 
     def other_bits(self):
         self.told["bits"] = self.draw.choice((2, 3, 16))
@@ -473,6 +529,11 @@ class Damage:
 
     def not_a_number(self):
         kind, shape, data = self.tensors[self.codes()]
+        if kind == "U8":
+            name = self.scales()
+            kind, shape, data = self.tensors[name]
+            self.tensors[name] = kind, shape, replaced(data, self.draw.randrange(len(data)), b"\xff")
+            return self.codes()
         self.tensors[self.codes()] = kind, shape, replaced(data, self.draw.randrange(len(data)), b"\x7f")
         return self.codes()
 
@@ -508,6 +569,8 @@ class Damage:
 
     def lie_of_group(self):
         w = self.group()["weights"]
+        if w["strategy"] == "tensor_group":
+            return self.lie("group_size", 32)
         if w["strategy"] != "group":
             w["strategy"] = "group"
             return self.lie("group_size", 16)

@@ -2,13 +2,14 @@
 """Makes the small checkpoints beside it, each stored in few bits by a public packer, and what transformers computes, in
 float32, from their widened copies.
 
-    python3 -m venv V && V/bin/pip install torch transformers compressed-tensors safetensors tokenizers gptqmodel
+    python3 -m venv V && V/bin/pip install torch transformers compressed-tensors safetensors tokenizers gptqmodel nvidia-modelopt
     V/bin/python tests/golden/formats/make.py tests/golden/formats [NAME...]
 
-The files here were made with torch 2.15, transformers 5.23, compressed-tensors 0.20.0 and gptqmodel 7.7.0, on a CPU.
+The files here were made with torch 2.15, transformers 5.23 (NVFP4 5.24), compressed-tensors 0.20.0, gptqmodel 7.7.0 and
+nvidia-modelopt 0.47.0, on a CPU.
 
 What is on disk is the truth: matrices are packed, unpacked again with their scales in float32, and only then run. Who packs
-and who unpacks: compressed-tensors' compressors; for GPTQ gptqmodel's TorchLinear, for AWQ its pack_awq and dequantize_gemm;
+and who unpacks: compressed-tensors' compressors; for GPTQ gptqmodel's TorchLinear, for AWQ its pack_awq and dequantize_gemm; for NVFP4 compressed-tensors again, and ModelOpt's NVFP4QTensor;
 for MXFP4 of gpt-oss transformers' convert_moe_packed_tensors unpacks what is packed here as the hub lays it; FP8 in blocks
 and its unpacking are here. GPTQ and AWQ are unpacked a second time by a few lines of this file, written from their layouts,
 and both must agree to the bit.
@@ -20,6 +21,8 @@ A folder NAME holds config.json, model.safetensors, tokenizer.json and
                            crc32 I64 [n]: of each matrix's widened float32 numbers [out][in]: for each layer q, k, v and o,
                            and of each expert gate, up and down; at last embedding and head
     greedy.json            a prompt and the text that follows it, always the likeliest token
+
+Global scales of NVFP4 are powers of two, so that in whichever order an element is multiplied it is the same to the bit.
 
 Experts are at least 2e-5 (in score) from any other choice, and the tokens of the text 5e-3 (in logits).
 """
@@ -34,6 +37,7 @@ import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
+from modelopt.torch.quantization.qtensor import NVFP4QTensor
 from gptqmodel.nn_modules.qlinear.torch import TorchLinear
 from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm, pack_awq
 from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module, convert_gptq_v2_to_v1_format_module
@@ -90,6 +94,38 @@ class Compressed:
         wide = {k: v.float() if v.dtype in (torch.bfloat16, torch.float16) else v for k, v in stored.items()}
         return ({name + "." + k: v for k, v in stored.items()},
                 self.compressor.decompress(wide, self.scheme)["weight"].float())
+
+
+class Nvfp4(Compressed):
+    """A scale in E4M3 for each 16, and one of the matrix, by which it is divided"""
+
+    def __call__(self, name, w):
+        args, groups = self.scheme.weights, w.unflatten(1, (-1, 16))
+        of_all = (448 * 6 / w.abs().max()).log2().floor().exp2().reshape(1)
+        scales, _ = calculate_qparams(groups.amin(-1), groups.amax(-1), args, global_scale=of_all)
+        stored = self.compressor.compress({"weight": w, "weight_scale": scales, "weight_global_scale": of_all,
+                                           "input_global_scale": torch.ones(1)}, self.scheme)
+        wide = self.compressor.decompress(stored, self.scheme)["weight"].float()
+        return {name + "." + k: v for k, v in stored.items()}, wide
+
+
+class ModelOpt:
+    """NVFP4 under ModelOpt's names: the scale of the matrix multiplies it"""
+
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": None, "producer": {
+        "name": "modelopt", "version": "0.47.0"}, "ignore": ["lm_head", "model.layers.*.mlp.gate"], "config_groups": {
+            "group_0": {"targets": ["Linear"], "weights": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16},
+                        "input_activations": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}}}}
+
+    def __call__(self, name, w):
+        of_all = (w.abs().max() / (448 * 6)).log2().ceil().exp2()
+        packed, scales, _ = NVFP4QTensor.quantize(w.clone(), 16, weights_scaling_factor_2=of_all)
+        theirs = packed.dequantize(dtype=torch.float32, scale=scales, double_scale=of_all, block_sizes={-1: 16})
+        codes = torch.stack([packed._quantized_data & 15, packed._quantized_data >> 4], -1).flatten(-2)
+        wide = Mxfp4.E2M1[codes.int()] * (scales.float() * of_all).repeat_interleave(16, 1)  # zeros keep their sign
+        must_equal(name, theirs, wide)
+        return {name + ".weight": packed._quantized_data, name + ".weight_scale": scales, name + ".weight_scale_2": of_all,
+                name + ".input_scale": torch.tensor(0.01)}, wide
 
 
 def groups_of(w, group, bits, symmetric, least_zero):
@@ -201,6 +237,8 @@ class Mxfp4:
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "symmetric": True}
 BYTE = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
 E4M3 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
+E2M1 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True,
+        "scale_dtype": torch.float8_e4m3fn, "zp_dtype": torch.float8_e4m3fn}
 CASES = {
     "gpt-oss-mxfp4": (OSS, 2, Mxfp4()),
     "fp8": (QWEN, 2, Fp8()),
@@ -219,6 +257,8 @@ CASES = {
     "packed-mxfp4": (QWEN, 1, Compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group",
                                          group_size=32, symmetric=True, scale_dtype=torch.uint8,
                                          zp_dtype=torch.uint8)),
+    "packed-nvfp4": (QWEN, 1, Nvfp4("nvfp4-pack-quantized", **E2M1, activations={**E2M1, "dynamic": "local"})),
+    "modelopt-nvfp4": (QWEN, 1, ModelOpt()),
 }
 
 
