@@ -19,7 +19,9 @@
     X(K_B) X(V_B) /* KV_B once more, where files have it in halves: [heads kv_lora][nope], turned, and [heads v][kv_lora] */ \
     X(ATTENTION_GATE) /* [heads d][H], a sigmoid of which multiplies what heads give */ \
     X(ATTENTION_AFTER_NORM) X(FFN_AFTER_NORM) /* of what a branch gives, before it is added */ \
-    X(ATTENTION_NORM_BIAS) X(FFN_NORM_BIAS) X(FINAL_NORM_BIAS) X(OUTPUT_BIAS)
+    X(ATTENTION_NORM_BIAS) X(FFN_NORM_BIAS) X(FINAL_NORM_BIAS) X(OUTPUT_BIAS) \
+    X(DELTA_QKV) X(DELTA_Z) X(DELTA_BETA) X(DELTA_DECAY) /* or two of them, by key head: config.h */ X(DELTA_CONVOLUTION) \
+    X(DELTA_DECAY_BIAS) X(DELTA_DECAY_LOG) X(DELTA_NORM) X(DELTA_O)
 // clang-format on
 
 typedef enum cot_weight {
@@ -52,7 +54,7 @@ const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint);
 size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint);
 
 /* A logical matrix [rows][columns]; a vector is [1][columns]. `layer` and `expert` are ignored where they do
- * not apply. */
+ * not apply. What norms multiply by is read as that, also where files have what it is more than 1. */
 cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
                                 int64_t expert, int64_t *rows, int64_t *columns, cot_error *error);
 

@@ -346,7 +346,11 @@ cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weigh
 {
     piece p;
     cot_status status = piece_open(&p, checkpoint, wanted, COT_FORMATS, error);
-    return status == COT_OK ? piece_run(&p, read_block, &(reader){out, p.columns}, error) : status;
+    if (status == COT_OK) status = piece_run(&p, read_block, &(reader){out, p.columns}, error);
+    if (status != COT_OK || !checkpoint->config.zero_centred || !cot_weight_is_norm(wanted->weight))
+        return status;
+    for (int64_t i = 0; i < p.rows * p.columns; i++) out[i] += 1;
+    return COT_OK;
 }
 
 typedef struct packer {

@@ -40,6 +40,12 @@ static const struct {
     [COT_SIZE_GROUPS] = {1, 1 << 16},
     [COT_SIZE_GROUP_LIMIT] = {1, 1 << 16},
     [COT_SIZE_DENSE_CONTEXT] = {1, INT32_MAX},
+    [COT_SIZE_FULL_INTERVAL] = {1, INT32_MAX},
+    [COT_SIZE_DELTA_KEYS] = {1, 1 << 16},
+    [COT_SIZE_DELTA_VALUES] = {1, 1 << 16},
+    [COT_SIZE_DELTA_KEY_DIM] = {1, 1 << 12},
+    [COT_SIZE_DELTA_VALUE_DIM] = {1, 1 << 12},
+    [COT_SIZE_DELTA_TAPS] = {1, 64},
 };
 
 /* Refuses a list that is not of so many entries as there are layers. */
@@ -138,6 +144,21 @@ static void resolve_mla(cot_config *config, cot_fields *fields, const int64_t *s
     expect_even(fields, "qk_rope_head_dim", config->rope_dim);
 }
 
+/* The state of layers that have no keys. */
+static void resolve_delta(cot_config *config, cot_fields *fields, const int64_t *sizes)
+{
+    config->delta.keys = sizes[COT_SIZE_DELTA_KEYS];
+    config->delta.values = sizes[COT_SIZE_DELTA_VALUES];
+    config->delta.key_dim = sizes[COT_SIZE_DELTA_KEY_DIM];
+    config->delta.value_dim = sizes[COT_SIZE_DELTA_VALUE_DIM];
+    config->delta.taps = sizes[COT_SIZE_DELTA_TAPS];
+    config->delta.by_head = config->family->delta_by_head;
+    if (config->delta.keys && config->delta.values % config->delta.keys)
+        cot_fields_refuse(fields, COT_MALFORMED, "'%s' is %" PRId64 ", expected a multiple of %s, %" PRId64,
+                          config->family->sizes[COT_SIZE_DELTA_VALUES].name, config->delta.values,
+                          config->family->sizes[COT_SIZE_DELTA_KEYS].name, config->delta.keys);
+}
+
 void cot_resolve_attention(cot_config *config, cot_fields *fields, const int64_t *sizes)
 {
     const cot_family *family = config->family;
@@ -146,6 +167,8 @@ void cot_resolve_attention(cot_config *config, cot_fields *fields, const int64_t
     config->sinks = family->sinks;
     config->qk_norm_late = family->qk_norm_late;
     config->attention_gated = family->attention_gated;
+    config->gates_in_queries = family->gates_in_queries;
+    resolve_delta(config, fields, sizes);
     config->heads = sizes[COT_SIZE_HEADS];
     config->qkv_bias = read_switch(fields, &family->qkv_bias);
     config->output_bias = read_switch(fields, &family->output_bias);
@@ -179,6 +202,7 @@ static void resolve_stream(cot_config *config, cot_fields *fields)
     const cot_family *family = config->family;
     config->norms = family->norms;
     config->layer_norm = family->layer_norm;
+    config->zero_centred = family->zero_centred;
     config->head_bias = read_switch(fields, &family->head_bias);
     config->embedding_scale = config->branch_scale = config->logits_scale = 1;
     if (read_switch(fields, &family->embedding_rooted))

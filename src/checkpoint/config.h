@@ -22,6 +22,7 @@ typedef enum cot_mixer_kind {
     COT_MIXER_FULL,    // attention over all keys
     COT_MIXER_SLIDING, // over those in a window
     COT_MIXER_MLA,
+    COT_MIXER_DELTA, // Gated DeltaNet: a state of one size, whatever came before
     COT_MIXER_KINDS
 } cot_mixer_kind;
 
@@ -30,6 +31,7 @@ typedef struct cot_layer_config {
     bool moe;       // else a dense feed-forward network
     int64_t window; // a token sees this many keys, itself included; 0: all
     bool unrotated; // no RoPE
+    int64_t kept;   // its number among the layers that have keys, or among those that have a state
 } cot_layer_config;
 
 typedef struct cot_config {
@@ -42,13 +44,15 @@ typedef struct cot_config {
     bool nested; // a model of texts in a wider one's folder: text_config, and prefixes of tensors
     float norm_eps;
     cot_branch_norms norms;
-    bool layer_norm; // norms take the mean away and add a bias (LayerNorm), else they are RMSNorm
+    bool zero_centred; // files have what norms multiply by less 1; not of DELTA_NORM
+    bool layer_norm;   // norms take the mean away and add a bias (LayerNorm), else they are RMSNorm
     float embedding_scale, branch_scale,
         logits_scale; // multiply embeddings, what branches add, logits; 1: nothing
     bool head_bias;
     bool tied_embeddings;
     cot_layer_config *layer; // [layers]
     int64_t moe_layers;
+    int64_t key_layers, state_layers; // that have keys, and a state instead
 
     /* Attention. Query head h reads KV head h / (heads / kv_heads). MLA is described as GQA of the absorbed
      * form: one KV head of key width kv_lora_rank + rope_dim whose first kv_lora_rank columns are the values.
@@ -59,8 +63,9 @@ typedef struct cot_config {
     float softmax_scale;
     bool qkv_bias, output_bias; // MLA: qkv_bias is that of q_a_proj and kv_a_proj_with_mqa
     cot_qk_norm qk_norm;
-    bool qk_norm_late;    // behind RoPE
-    bool attention_gated; // ATTENTION_GATE; GQA alone
+    bool qk_norm_late;     // behind RoPE
+    bool attention_gated;  // ATTENTION_GATE, or where Q has it; GQA alone
+    bool gates_in_queries; // Q has [query; gate] of each head
     double
         query_beta; // queries at position p are multiplied by 1 + query_beta ln(1 + floor(p / query_tokens)); 0: they are not
     double query_tokens;
@@ -68,6 +73,15 @@ typedef struct cot_config {
     bool sinks;
     int64_t q_lora_rank, kv_lora_rank, nope_dim, rope_dim, v_dim; // MLA; q_lora_rank 0: q_proj alone
     float mla_norm_eps;
+
+    /* Gated DeltaNet. Value head h reads key head h / (values / keys). Its convolution goes over the channels [q; k; v]. */
+    struct {
+        int64_t keys, values;       // heads
+        int64_t key_dim, value_dim; // of one
+        int64_t taps;               // of the convolution
+        bool
+            by_head; // QKV has [q; k; v; z] of each key head, and BETA [beta; decay], v, z, beta and decay of all its value heads
+    } delta;
 
     /* RoPE over the first rope_width elements of a head (GQA), or the last (MLA: rope_dim). */
     int64_t rope_width;

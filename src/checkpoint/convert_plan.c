@@ -106,7 +106,8 @@ static bool is_other_network(cot_weight weight)
 static bool is_attention(cot_weight weight)
 {
     return (weight >= COT_WEIGHT_Q && weight <= COT_WEIGHT_O) || weight == COT_WEIGHT_Q_A ||
-           weight == COT_WEIGHT_Q_B || weight == COT_WEIGHT_KV_A || weight == COT_WEIGHT_ATTENTION_GATE;
+           weight == COT_WEIGHT_Q_B || weight == COT_WEIGHT_KV_A || weight == COT_WEIGHT_ATTENTION_GATE ||
+           weight == COT_WEIGHT_DELTA_QKV || weight == COT_WEIGHT_DELTA_Z || weight == COT_WEIGHT_DELTA_O;
 }
 
 /* COT_FORMATS: not rounded. */
@@ -276,6 +277,8 @@ static int add_groups(json_t *groups, const cot_convert_formats *f, const cot_co
     } else {
         json_t *targets = json_array();
         if (f->attention == f->scheme) json_array_append_new(targets, json_string("re:.*self_attn.*"));
+        if (f->attention == f->scheme && config->state_layers)
+            json_array_append_new(targets, json_string("re:.*linear_attn.*"));
         if (f->head == f->scheme) json_array_append_new(targets, json_string("lm_head"));
         failed |= add_group(groups, targets, f->scheme);
     }

@@ -117,6 +117,8 @@ enum {
     GRANITEMOESHARED,
     AFMOE,
     SARVAM_MOE,
+    QWEN3_NEXT,
+    QWEN3_5_MOE,
     FAMILIES
 };
 
@@ -147,6 +149,8 @@ static const cot_architecture architectures[FAMILIES + 1] = {
     [AFMOE] = {"AfmoeForCausalLM", "Trinity Nano, Mini and Large", FOLDER},
     [SARVAM_MOE] = {"SarvamMoEForCausalLM", "Sarvam 30B", FOLDER},
     [PHIMOE] = {"PhiMoEForCausalLM", "Phi-3.5-MoE, first 4,096 tokens", FOLDER},
+    [QWEN3_NEXT] = {"Qwen3NextForCausalLM", "Qwen3-Next 80B-A3B", FOLDER},
+    [QWEN3_5_MOE] = {"Qwen3_5MoeForCausalLM", "Qwen3.5 and Qwen3.6 with experts (text)", FOLDER},
     [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", "GLM-5, where attention is dense", FOLDER},
 };
 
@@ -175,6 +179,8 @@ static const cot_family *const families[FAMILIES] = {
     [GRANITEMOESHARED] = &cot_family_granitemoeshared,
     [AFMOE] = &cot_family_afmoe,
     [SARVAM_MOE] = &cot_family_sarvam_moe,
+    [QWEN3_NEXT] = &cot_family_qwen3_next,
+    [QWEN3_5_MOE] = &cot_family_qwen3_5_moe,
 };
 
 /* That name, or what a checkpoint of the model without its head is called. */

@@ -10,7 +10,8 @@
     X(VOCAB) X(HIDDEN) X(LAYERS) X(HEADS) X(KV_HEADS) X(HEAD_DIM) X(CONTEXT) X(EXPERTS) X(TOP_K) \
     X(MOE_INTERMEDIATE) X(DENSE_INTERMEDIATE) X(SHARED_INTERMEDIATE) X(SHARED_EXPERTS) \
     X(FIRST_MOE_LAYER) X(LAST_MOE_LAYER) X(SPARSE_STEP) X(WINDOW) X(WINDOW_LAYERS) X(Q_LORA) X(KV_LORA) X(NOPE_DIM) \
-    X(ROPE_DIM) X(V_DIM) X(GROUPS) X(GROUP_LIMIT) X(DENSE_CONTEXT)
+    X(ROPE_DIM) X(V_DIM) X(GROUPS) X(GROUP_LIMIT) X(DENSE_CONTEXT) X(FULL_INTERVAL) X(DELTA_KEYS) X(DELTA_VALUES) \
+    X(DELTA_KEY_DIM) X(DELTA_VALUE_DIM) X(DELTA_TAPS)
 // clang-format on
 
 typedef enum cot_size_field {
@@ -77,8 +78,9 @@ struct cot_family {
     bool rope_alpha;   // and "dynamic", where alpha lifts the base
     bool query_scaled; // llama_4_scaling_beta
     cot_branch_norms norms;
-    bool layer_norm, attention_gated;
-    bool multiplied; // embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling
+    bool layer_norm, zero_centred, attention_gated, gates_in_queries;
+    bool delta_by_head; // and there are DELTA sizes where some layers have a state
+    bool multiplied;    // embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling
     cot_switch_rule embedding_rooted; // the embedding is multiplied by the root of H
     cot_switch_rule head_bias;
     bool clips; // clip_qkv

@@ -59,8 +59,23 @@
     [COT_WEIGHT_EXPERT_DOWN] = TENSOR("block_sparse_moe.experts.{expert}.w2.weight")
 #define GGUF(name) "blk.{layer}." name
 
+/* Beside attention, layers of Gated DeltaNet. */
+#define DELTA_SIZES                                                                                          \
+    [COT_SIZE_FULL_INTERVAL] = {"full_attention_interval", .absent = 4},                                     \
+    [COT_SIZE_DELTA_KEYS] = {"linear_num_key_heads", .absent = 16},                                          \
+    [COT_SIZE_DELTA_VALUES] = {"linear_num_value_heads", .absent = 32},                                      \
+    [COT_SIZE_DELTA_KEY_DIM] = {"linear_key_head_dim", .absent = 128},                                       \
+    [COT_SIZE_DELTA_VALUE_DIM] = {"linear_value_head_dim", .absent = 128},                                   \
+    [COT_SIZE_DELTA_TAPS] = {"linear_conv_kernel_dim", .absent = 4}
+#define DELTA_TENSORS                                                                                        \
+    [COT_WEIGHT_DELTA_CONVOLUTION] = TENSOR("linear_attn.conv1d.weight"),                                    \
+    [COT_WEIGHT_DELTA_DECAY_BIAS] = TENSOR("linear_attn.dt_bias"),                                           \
+    [COT_WEIGHT_DELTA_DECAY_LOG] = TENSOR("linear_attn.A_log"),                                              \
+    [COT_WEIGHT_DELTA_NORM] = TENSOR("linear_attn.norm.weight"),                                             \
+    [COT_WEIGHT_DELTA_O] = TENSOR("linear_attn.out_proj.weight")
+
 /* The rows: of gates that score by a softmax (family_softmax.c), by a sigmoid (family_sigmoid.c), of multi-head latent attention
- * (family_mla.c). */
+ * (family_mla.c), and of layers with a state (family_delta.c). */
 extern const cot_family cot_family_mixtral, cot_family_olmoe, cot_family_qwen2_moe, cot_family_qwen3_moe,
     cot_family_gpt_oss, cot_family_ernie4_5_moe, cot_family_flex_olmo, cot_family_hunyuan_v1_moe,
     cot_family_granitemoe, cot_family_granitemoeshared, cot_family_phimoe;
@@ -68,5 +83,6 @@ extern const cot_family cot_family_afmoe, cot_family_sarvam_moe, cot_family_glm4
     cot_family_dots1, cot_family_solar_open, cot_family_hy_v3;
 extern const cot_family cot_family_deepseek_v2, cot_family_deepseek_v3, cot_family_deepseek_v32,
     cot_family_glm4_moe_lite, cot_family_glm_moe_dsa, cot_family_mistral4;
+extern const cot_family cot_family_qwen3_next, cot_family_qwen3_5_moe;
 
 #endif

@@ -113,6 +113,34 @@ static void find_windows(cot_config *config, cot_fields *fields, int64_t window,
     }
 }
 
+/* Those of type linear_attention have a state, else all but every so many-th. */
+static void find_states(cot_config *config, cot_fields *fields, int64_t interval)
+{
+    const json_t *types = words_of_layers(config, fields, "layer_types");
+    for (int64_t l = 0; l < config->layers && fields->status == COT_OK; l++) {
+        const char *type = types ? json_string_value(json_array_get(types, (size_t)l)) : NULL;
+        const bool state = types ? type && !strcmp(type, "linear_attention") : (l + 1) % interval != 0;
+        if (types && !state && (!type || strcmp(type, "full_attention") != 0))
+            cot_fields_refuse(fields, COT_UNSUPPORTED,
+                              "layer type '%.40s' is not supported (full_attention and linear_attention are)",
+                              type ? type : "?");
+        if (state) config->layer[l].mixer = COT_MIXER_DELTA;
+    }
+}
+
+/* Layers are numbered by what they keep. */
+static void number_layers(cot_config *config, cot_fields *fields)
+{
+    for (int64_t l = 0; l < config->layers; l++) {
+        cot_layer_config *layer = &config->layer[l];
+        layer->kept = layer->mixer == COT_MIXER_DELTA ? config->state_layers++ : config->key_layers++;
+    }
+    if (!config->key_layers)
+        cot_fields_refuse(fields, COT_UNSUPPORTED,
+                          "none of %" PRId64 " layers is of type full_attention, which is not supported",
+                          config->layers);
+}
+
 void cot_resolve_layers(cot_config *config, cot_fields *fields, const int64_t *sizes)
 {
     if (fields->status != COT_OK) return;
@@ -124,5 +152,7 @@ void cot_resolve_layers(cot_config *config, cot_fields *fields, const int64_t *s
     find_dense_layers(config, fields, sizes);
     name_dense_layers(config, fields);
     find_windows(config, fields, sizes[COT_SIZE_WINDOW], sizes[COT_SIZE_WINDOW_LAYERS]);
+    if (config->delta.values) find_states(config, fields, sizes[COT_SIZE_FULL_INTERVAL]);
+    number_layers(config, fields);
     for (int64_t l = 0; l < config->layers; l++) config->moe_layers += config->layer[l].moe;
 }

@@ -92,7 +92,7 @@ static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint,
 
 /* A tensor of its own, [rows][columns] or, a vector, [columns]; or what it is quantised to. */
 static cot_status find_single(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
-                              const char *name, cot_error *error)
+                              const char *name, bool of_channels, cot_error *error)
 {
     if (!(stored->tensor = cot_shards_find(&checkpoint->shards, name)))
         return cot_stored_find_whole(found, stored, checkpoint, name, error);
@@ -103,7 +103,9 @@ static cot_status find_single(bool *found, cot_stored *stored, const cot_checkpo
         return cot_stored_find_nvfp4(stored, checkpoint, name, false, error);
     int64_t shape[2] = {stored->rows, stored->columns};
     const bool vector = stored->rows == 1 && tensor->dims != 2;
-    cot_status status = cot_stored_expect_shape(tensor, shape + vector, vector ? 1 : 2, error);
+    const int64_t channels[3] = {stored->rows, 1, stored->columns}; // of a convolution, each by itself
+    cot_status status = of_channels ? cot_stored_expect_shape(tensor, channels, 3, error)
+                                    : cot_stored_expect_shape(tensor, shape + vector, vector ? 1 : 2, error);
     if (status != COT_OK) return status;
     stored->row_step = stored->columns;
     stored->column_step = 1;
@@ -150,14 +152,6 @@ cot_format cot_checkpoint_stored(const cot_checkpoint *checkpoint, cot_weight we
     return cot_stored_format(&stored);
 }
 
-static bool is_norm(cot_weight weight)
-{
-    return weight == COT_WEIGHT_FINAL_NORM || weight == COT_WEIGHT_ATTENTION_NORM ||
-           weight == COT_WEIGHT_FFN_NORM || weight == COT_WEIGHT_Q_NORM || weight == COT_WEIGHT_K_NORM ||
-           weight == COT_WEIGHT_Q_A_NORM || weight == COT_WEIGHT_KV_A_NORM ||
-           weight == COT_WEIGHT_ATTENTION_AFTER_NORM || weight == COT_WEIGHT_FFN_AFTER_NORM;
-}
-
 /* Norms close to 1, small vectors, and matrices that keep the size of what they multiply. */
 static void find_random(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
                         int64_t layer, int64_t expert)
@@ -168,7 +162,9 @@ static void find_random(cot_stored *stored, const cot_checkpoint *checkpoint, co
     stored->storage = COT_STORAGE_RANDOM;
     stored->name = cot_weight_name(weight);
     stored->stream = cot_mix64(cot_mix64(checkpoint->seed) ^ place);
-    stored->centre = is_norm(weight) ? 1 : 0;
+    const bool whole =
+        weight == COT_WEIGHT_DELTA_NORM || (cot_weight_is_norm(weight) && !checkpoint->config.zero_centred);
+    stored->centre = whole ? 1 : 0;
     stored->spread = (float)(deviation * sqrt(3));
     stored->row_step = stored->columns;
     stored->column_step = 1;
@@ -235,7 +231,8 @@ static cot_status find_spelled(cot_stored *stored, const cot_checkpoint *checkpo
         if (of_experts && family->stacked)
             status = cot_stored_find_interleaved(&found, stored, checkpoint, weight, spelt, expert, error);
         else
-            status = find_single(&found, stored, checkpoint, spelt, error);
+            status =
+                find_single(&found, stored, checkpoint, spelt, weight == COT_WEIGHT_DELTA_CONVOLUTION, error);
         if (of_experts && !family->stacked && !found && status == COT_OK)
             status = cot_stored_find_fused(&found, stored, checkpoint, weight, spelt, expert, error);
     }

@@ -73,6 +73,7 @@ cot_status cot_weight_each(const cot_config *config, void *context,
 void cot_weight_count(const cot_config *config, int64_t *all, int64_t *active);
 bool cot_weight_is_layered(cot_weight weight);
 bool cot_weight_is_expert(cot_weight weight); // one for each routed expert
+bool cot_weight_is_norm(cot_weight weight);   // of a whole row or a head of attention
 const char *cot_weight_name(cot_weight weight);
 
 /* A weight's tensor name, as the family has it in such files, with `suffix` behind it; and in another spelling that is read as well, of which `way`

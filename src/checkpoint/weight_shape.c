@@ -12,6 +12,14 @@ bool cot_weight_is_expert(cot_weight weight)
     return weight >= COT_WEIGHT_EXPERT_GATE && weight <= COT_WEIGHT_EXPERT_DOWN_BIAS;
 }
 
+bool cot_weight_is_norm(cot_weight weight)
+{
+    return weight == COT_WEIGHT_FINAL_NORM || weight == COT_WEIGHT_ATTENTION_NORM ||
+           weight == COT_WEIGHT_FFN_NORM || weight == COT_WEIGHT_Q_NORM || weight == COT_WEIGHT_K_NORM ||
+           weight == COT_WEIGHT_Q_A_NORM || weight == COT_WEIGHT_KV_A_NORM ||
+           weight == COT_WEIGHT_ATTENTION_AFTER_NORM || weight == COT_WEIGHT_FFN_AFTER_NORM;
+}
+
 const char *cot_weight_name(cot_weight weight)
 {
     static const char *const names[] = {
@@ -36,6 +44,32 @@ static shape vector(bool exists, int64_t n)
     return matrix(exists, 1, n);
 }
 
+static shape delta_shape(const cot_config *c, cot_weight weight, bool delta)
+{
+    const int64_t qk = 2 * c->delta.keys * c->delta.key_dim, v = c->delta.values * c->delta.value_dim,
+                  heads = c->delta.values;
+    const bool by_head = c->delta.by_head;
+    switch (weight) {
+    case COT_WEIGHT_DELTA_QKV:
+        return matrix(delta, qk + (by_head ? 2 : 1) * v, c->hidden);
+    case COT_WEIGHT_DELTA_Z:
+        return matrix(delta && !by_head, v, c->hidden);
+    case COT_WEIGHT_DELTA_BETA:
+        return matrix(delta, (by_head ? 2 : 1) * heads, c->hidden);
+    case COT_WEIGHT_DELTA_DECAY:
+        return matrix(delta && !by_head, heads, c->hidden);
+    case COT_WEIGHT_DELTA_CONVOLUTION:
+        return matrix(delta, qk + v, c->delta.taps);
+    case COT_WEIGHT_DELTA_DECAY_BIAS:
+    case COT_WEIGHT_DELTA_DECAY_LOG:
+        return vector(delta, heads);
+    case COT_WEIGHT_DELTA_NORM:
+        return vector(delta, c->delta.value_dim);
+    default:
+        return matrix(delta, c->hidden, v); // DELTA_O
+    }
+}
+
 static shape attention_shape(const cot_config *c, cot_weight weight)
 {
     bool mla = c->attention == COT_ATTENTION_MLA, lora = c->q_lora_rank > 0,
@@ -43,7 +77,7 @@ static shape attention_shape(const cot_config *c, cot_weight weight)
     int64_t q = c->heads * (mla ? c->nope_dim + c->rope_dim : c->head_dim), kv = c->kv_heads * c->head_dim;
     switch (weight) {
     case COT_WEIGHT_Q:
-        return matrix(!lora, q, c->hidden);
+        return matrix(!lora, c->gates_in_queries ? 2 * q : q, c->hidden);
     case COT_WEIGHT_K:
     case COT_WEIGHT_V:
         return matrix(!mla, kv, c->hidden);
@@ -133,6 +167,7 @@ static shape feed_forward_shape(const cot_config *c, cot_weight weight, bool moe
 void cot_weight_shape(const cot_config *config, cot_weight weight, int64_t layer, int64_t *rows,
                       int64_t *columns)
 {
+    const bool delta = config->layer[layer].mixer == COT_MIXER_DELTA;
     shape s;
     switch (weight) {
     case COT_WEIGHT_EMBEDDING:
@@ -159,11 +194,16 @@ void cot_weight_shape(const cot_config *config, cot_weight weight, int64_t layer
         s = vector(config->layer_norm, config->hidden);
         break;
     case COT_WEIGHT_ATTENTION_GATE:
-        s = matrix(config->attention_gated, config->heads * config->head_dim, config->hidden);
+        s = matrix(config->attention_gated && !config->gates_in_queries && !delta,
+                   config->heads * config->head_dim, config->hidden);
         break;
     default:
-        s = weight < COT_WEIGHT_GATE ? attention_shape(config, weight)
-                                     : feed_forward_shape(config, weight, config->layer[layer].moe);
+        if (weight >= COT_WEIGHT_DELTA_QKV)
+            s = delta_shape(config, weight, delta);
+        else if (weight >= COT_WEIGHT_GATE)
+            s = feed_forward_shape(config, weight, config->layer[layer].moe);
+        else
+            s = delta ? matrix(false, 0, 0) : attention_shape(config, weight);
     }
     *rows = s.rows;
     *columns = s.columns;

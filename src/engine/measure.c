@@ -10,6 +10,7 @@
 #include "engine/tables.h"
 #include "kernels/cores.h"
 #include "kernels/pack.h"
+#include "model/mixer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -73,7 +74,8 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
     r->sequences = cot_smaller(o->batch.sequences, step_tokens);
     r->step_logits = rows < r->sequences ? r->sequences : rows < step_tokens ? rows : step_tokens;
     int64_t kv_tokens = o->memory.kv_tokens ? o->memory.kv_tokens : c->max_context;
-    e->block_tokens = o->memory.block_tokens;
+    e->block_tokens =
+        cot_mixer_all_keep_pages(c) ? o->memory.block_tokens : 0; // a state of a prefix is not kept
     if (!e->block_tokens &&
         kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
         kv_tokens = r->sequences * c->max_context;
@@ -286,11 +288,12 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
         sizes->weight_bytes += own;
         sizes->rank_bytes = own > sizes->rank_bytes ? own : sizes->rank_bytes;
         other += runner.scratch + runner.buffers + rounding + ROUND;
+        const size_t kept = runner.cache + runner.states;
         if (!e->runner.data_parallel)
-            cache += runner.cache;
-        else { // a page is on one rank, between pages that the rank does not touch
-            const size_t holes = runner.cache - runner.cache / (size_t)ranks;
-            cache = runner.cache;
+            cache += kept;
+        else { // a page, or a sequence's state, is on one rank, between those that the rank does not touch
+            const size_t holes = kept - kept / (size_t)ranks;
+            cache = kept;
             other += holes < ROUND ? holes : ROUND;
         }
     }

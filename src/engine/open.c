@@ -5,6 +5,7 @@
 #include "engine/measure.h"
 #include "engine/pipeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 const char *const *cot_engine_fabrics(void)
@@ -205,6 +206,24 @@ static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, cons
     return status;
 }
 
+/* What was asked for and is not there. */
+static cot_status tell_prefixes(char **notes, const cot_engine *e, const cot_engine_options *options,
+                                cot_error *error)
+{
+    char *all;
+    if (!options->memory.block_tokens || e->block_tokens) return COT_OK;
+    if (asprintf(&all,
+                 "%s%sprefixes are not kept: %lld of %lld layers have a state in place of keys, and each "
+                 "prompt is "
+                 "computed whole",
+                 *notes ? *notes : "", *notes ? "\n" : "", (long long)e->config->state_layers,
+                 (long long)e->config->layers) < 0)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    free(*notes);
+    *notes = all;
+    return COT_OK;
+}
+
 cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_engine_options *options,
                            char **notes, cot_error *error)
 {
@@ -219,6 +238,11 @@ cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_en
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
     if (status == COT_OK)
         status = open_engine(engine, checkpoint, folder, &resolved, cot_likeness_of_folder(folder), error);
+    if (status == COT_OK) status = tell_prefixes(&own_notes, *engine, options, error);
+    if (status != COT_OK) {
+        cot_engine_close(*engine);
+        *engine = NULL;
+    }
     if (status == COT_OK && notes)
         *notes = own_notes;
     else

@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
+#include "model/mixer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,9 +38,14 @@ static uint64_t position_bytes(const cot_engine *e)
     return (uint64_t)width * cot_dtype_bytes(e->runner.precision.type);
 }
 
-/* Keys and values of the positions that the span's tokens see. */
-static uint64_t kv_bytes(const cot_engine *e, const cot_span *span, int64_t layer)
+/* Keys and values of the positions that the span's tokens see; or the state that they find, if any. */
+static uint64_t kept_bytes(const cot_engine *e, const cot_span *span, int64_t layer)
 {
+    const cot_mixer *mixer = cot_mixer_of(e->config, layer);
+    if (mixer->state_floats)
+        return !span->position
+                   ? 0
+                   : (uint64_t)mixer->state_floats(e->config, &e->whole.attention[layer]) * sizeof(float);
     int64_t positions = span->position + span->tokens, window = e->config->layer[layer].window;
     if (window && positions > window + span->tokens - 1) positions = window + span->tokens - 1;
     return (uint64_t)positions * position_bytes(e);
@@ -54,7 +60,7 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
     uint64_t bytes = step->logits ? head_bytes(e) : 0;
     for (int64_t l = 0; l < c->layers; l++) {
         bytes += cot_attention_weights_bytes(&e->whole.attention[l]); // what ranks hold twice is read once
-        for (int32_t i = 0; i < step->spans; i++) bytes += kv_bytes(e, &step->span[i], l);
+        for (int32_t i = 0; i < step->spans; i++) bytes += kept_bytes(e, &step->span[i], l);
         if (!c->layer[l].moe) {
             bytes += network_bytes(&cot_moe_packed, &e->networks.dense[l]);
             continue;
@@ -83,9 +89,10 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
                     (double)network_bytes(&cot_moe_packed, &e->networks.dense[l]);
     double experts = 0; // one of each layer
     for (int64_t m = 0; m < c->moe_layers; m++) experts += (double)e->networks.slot_bytes[m];
-    const double all = (double)c->layers * (double)cot_attention_weights_bytes(&e->whole.attention[0]) +
-                       networks,
-                 position = (double)c->layers * (double)position_bytes(e),
+    double all = networks;
+    for (int64_t l = 0; l < c->layers; l++)
+        all += (double)cot_attention_weights_bytes(&e->whole.attention[l]);
+    const double position = (double)c->key_layers * (double)position_bytes(e),
                  group = (double)c->heads / (double)(c->attention == COT_ATTENTION_MLA ? 1 : c->kv_heads);
     prior[COT_COST_FIXED] = STEP + all + (double)head_bytes(e);
     prior[COT_COST_EXPERTS] = experts;

@@ -69,7 +69,7 @@ typedef struct cot_packed {
 
 /* Matrices side by side, which are several where their formats are: columns follow each other. */
 typedef struct cot_packed_parts {
-    cot_packed part[4]; // of the same k
+    cot_packed part[6]; // of the same k
     int parts;
     int64_t n; // columns of all
 } cot_packed_parts;

@@ -46,7 +46,7 @@ static void lay_out_pages(cot_runner *r, cot_arena *arena, const cot_attention_w
 {
     cot_runner_heads *s = &r->heads;
     s->kv = (cot_kv){.type = r->o.precision.type,
-                     .layers = r->c->layers,
+                     .layers = r->c->key_layers,
                      .heads = heads->kv_heads,
                      .key_width = widths->key_width,
                      .value_width = widths->value_width,
@@ -72,6 +72,9 @@ void cot_runner_lay_out_heads(cot_runner *r, cot_arena *arena)
         output = cot_larger(output, widths.output);
         queries = cot_larger(queries, widths.queries);
         if (mixer->keeps_pages && !s->kv.sequences) lay_out_pages(r, arena, &heads, &widths);
+        if (mixer->state_floats)
+            cot_state_lay_out(&s->state, arena, r->o.sequences, r->c->state_layers,
+                              mixer->state_floats(r->c, &heads));
         if (mixer->lay_out) mixer->lay_out(r, arena, &heads);
     }
     s->input = cot_arena_take(arena, n * (size_t)input, sizeof(float));
@@ -85,14 +88,19 @@ void cot_runner_lay_out_heads(cot_runner *r, cot_arena *arena)
 
 /* ---- what several kinds do ---- */
 
-void cot_attention_heads_cut(cot_attention_weights *w, const cot_config *config, int rank, int ranks)
+void cot_attention_heads_share(cot_attention_weights *w, int64_t heads, int64_t kv_heads, int rank, int ranks)
 {
-    *w = (cot_attention_weights){.head0 = cot_share_begin(config->heads, rank, ranks)};
-    w->heads = cot_share_begin(config->heads, rank + 1, ranks) - w->head0;
+    *w = (cot_attention_weights){.head0 = cot_share_begin(heads, rank, ranks)};
+    w->heads = cot_share_begin(heads, rank + 1, ranks) - w->head0;
     if (!w->heads) return;
-    int64_t group = config->heads / config->kv_heads;
+    int64_t group = heads / kv_heads;
     w->kv_head0 = w->head0 / group;
     w->kv_heads = (w->head0 + w->heads - 1) / group + 1 - w->kv_head0;
+}
+
+void cot_attention_heads_cut(cot_attention_weights *w, const cot_config *config, int rank, int ranks)
+{
+    cot_attention_heads_share(w, config->heads, config->kv_heads, rank, ranks);
 }
 
 void cot_runner_normalise(const cot_runner *r, float *x, int64_t n, float sum, int64_t width, float epsilon,
@@ -123,7 +131,7 @@ void cot_runner_attend(cot_runner *r, const cot_attention_weights *w, int64_t la
                                                        .kv = &r->heads.kv,
                                                        .weights = w,
                                                        .group = group,
-                                                       .layer = layer,
+                                                       .layer = r->c->layer[layer].kept,
                                                        .window = r->c->layer[layer].window,
                                                        .scale = r->c->softmax_scale,
                                                        .runs = r->heads.runs,

@@ -2,12 +2,14 @@
 #ifndef COT_MODEL_ATTENTION_H
 #define COT_MODEL_ATTENTION_H
 #include "model/runner.h"
+#include "model/state.h"
 
 /* Its weights, its KV pages, and what a step makes on its way through them. */
 typedef struct cot_runner_heads {
     const cot_attention_weights *weights; // [L]
     cot_attention_weights *own_weights;   // the same where heads are split
     cot_kv kv;
+    cot_state state;
     cot_attend *attend;
     cot_run *runs; // [N]
     int64_t run_count;
@@ -25,6 +27,10 @@ typedef struct cot_runner_heads {
     void *values;    // [N][heads][kv_lora] typed: what attention gives
     float *expanded; // [N][heads][v]
     cot_gemm *gemms; // [heads]
+
+    /* Gated DeltaNet's own. */
+    float *mixed; // [N][channels] q, k, v behind the convolution
+    float *ones;  // [channels]
 } cot_runner_heads;
 
 /* The weights, into `load`; an arena that measures records nothing. */
@@ -36,6 +42,8 @@ cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error);
 
 /* What rows of the mixers' table are made of. Query heads are cut evenly, and KV heads are on all ranks that read them. */
 void cot_attention_heads_cut(cot_attention_weights *weights, const cot_config *config, int rank, int ranks);
+void cot_attention_heads_share(cot_attention_weights *weights, int64_t heads, int64_t kv_heads, int rank,
+                               int ranks);
 /* RMSNorm in place over n elements whose squares sum to `sum` over `width` elements. */
 void cot_runner_normalise(const cot_runner *r, float *x, int64_t n, float sum, int64_t width, float epsilon,
                           const float *weight);

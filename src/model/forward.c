@@ -25,7 +25,10 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
     cot_status status = COT_OK;
     for (int32_t i = 0; i < step->spans && status == COT_OK; token += step->span[i++].tokens) {
         const cot_span *span = &step->span[i];
-        if (r->o.data_parallel && span->home != r->fabric->rank) continue;
+        if (r->o.data_parallel && span->home != r->fabric->rank) {
+            cot_state_give_up(&heads->state, span->sequence);
+            continue;
+        }
         heads->runs[heads->run_count++] = (cot_run){span->sequence, span->position, s->count, span->tokens};
         for (int32_t t = 0; t < span->tokens && status == COT_OK; t++, s->count++) {
             s->sequence[s->count] = span->sequence;

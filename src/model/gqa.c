@@ -13,12 +13,17 @@ static void gqa_walk(const cot_loader_walk *walk, cot_attention_weights *w, int6
     cot_loader *load = walk->load;
     int64_t d = c->head_dim, q = w->heads * d, kv = w->kv_heads * d, n = q + 2 * kv, q0 = w->head0 * d,
             kv0 = w->kv_head0 * d;
-    const cot_loader_side sides[] = {{COT_WEIGHT_Q, q0, q},
-                                     {COT_WEIGHT_K, kv0, kv},
-                                     {COT_WEIGHT_V, kv0, kv},
-                                     {COT_WEIGHT_ATTENTION_GATE, q0, q}};
-    w->input = cot_loader_side_by_side(walk, walk->precision.attention, sides, c->attention_gated ? 4 : 3,
-                                       c->hidden, l);
+    const cot_loader_side k = cot_loader_rows(COT_WEIGHT_K, kv0, kv),
+                          v = cot_loader_rows(COT_WEIGHT_V, kv0, kv),
+                          apart[] = {cot_loader_rows(COT_WEIGHT_Q, q0, q), k, v,
+                                     cot_loader_rows(COT_WEIGHT_ATTENTION_GATE, q0, q)},
+                          together[] = {{COT_WEIGHT_Q, 0, q, d, w->head0, 1, 2 * d},
+                                        k,
+                                        v,
+                                        {COT_WEIGHT_Q, d, q, d, w->head0, 1, 2 * d}};
+    w->input =
+        cot_loader_side_by_side(walk, walk->precision.attention, c->gates_in_queries ? together : apart,
+                                c->attention_gated ? 4 : 3, c->hidden, l);
     if (c->qkv_bias) {
         float *bias = cot_arena_take(walk->arena, (size_t)n, sizeof *bias);
         if (bias) {
@@ -121,8 +126,8 @@ static void finish_gqa_row(cot_runner *r, int64_t row, const void *context)
     r->o.kernels->scale(cot_runner_row(r, r->heads.queries, row, w->heads * d), r->o.precision.type, q,
                         cot_runner_query_scale(r, row), w->heads * d);
     for (int64_t h = 0; h < w->kv_heads; h++)
-        cot_kv_store(&r->heads.kv, r->rows.sequence[row], r->rows.position[row], g->layer, h, k + h * d,
-                     v + h * d);
+        cot_kv_store(&r->heads.kv, r->rows.sequence[row], r->rows.position[row], c->layer[g->layer].kept, h,
+                     k + h * d, v + h * d);
 }
 
 static cot_status make_queries(cot_runner *r, const cot_attention_weights *w, int64_t layer, cot_error *error)

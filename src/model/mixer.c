@@ -4,6 +4,7 @@ static const cot_mixer *const mixers[COT_MIXER_KINDS] = {
     [COT_MIXER_FULL] = &cot_mixer_full,
     [COT_MIXER_SLIDING] = &cot_mixer_sliding,
     [COT_MIXER_MLA] = &cot_mixer_mla,
+    [COT_MIXER_DELTA] = &cot_mixer_delta,
 };
 
 const cot_mixer *cot_mixer_of(const cot_config *config, int64_t layer)
@@ -21,4 +22,13 @@ const cot_mixer *cot_mixer_used(const cot_config *config, int i, int64_t *layer)
         return mixers[kind];
     }
     return NULL;
+}
+
+bool cot_mixer_all_keep_pages(const cot_config *config)
+{
+    const cot_mixer *mixer;
+    int64_t layer;
+    for (int i = 0; (mixer = cot_mixer_used(config, i, &layer)); i++)
+        if (!mixer->keeps_pages) return false;
+    return true;
 }

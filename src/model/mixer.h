@@ -17,6 +17,8 @@ typedef struct cot_mixer {
     /* What it keeps of a sequence is in KV pages, all of it. Sequences that begin alike share them, so that prefixes are kept, and
      * several answers to one prompt go on from the pages of the first. */
     bool keeps_pages;
+    /* Else it has a state in their stead, of so many floats a sequence. NULL: none. */
+    int64_t (*state_floats)(const cot_config *config, const cot_attention_weights *heads);
     /* Sets which query heads `rank` of `ranks` has, and which KV heads those read; all else becomes zero. */
     void (*cut)(cot_attention_weights *weights, const cot_config *config, int rank, int ranks);
     /* The weights of the heads that were cut. */
@@ -34,7 +36,10 @@ typedef struct cot_mixer {
 const cot_mixer *cot_mixer_of(const cot_config *config, int64_t layer);
 /* The i-th that layers of the model have, 0 first, and the first layer that has it; NULL: there are no more. */
 const cot_mixer *cot_mixer_used(const cot_config *config, int i, int64_t *layer);
-/* The rows: gqa.c, mla.c. */
-extern const cot_mixer cot_mixer_full, cot_mixer_sliding, cot_mixer_mla;
+/* Whether what all layers keep is in KV pages. */
+bool cot_mixer_all_keep_pages(const cot_config *config);
+
+/* The rows: gqa.c, mla.c, delta.c. */
+extern const cot_mixer cot_mixer_full, cot_mixer_sliding, cot_mixer_mla, cot_mixer_delta;
 
 #endif

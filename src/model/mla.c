@@ -60,8 +60,8 @@ static void mla_walk(const cot_loader_walk *walk, cot_attention_weights *w, int6
     int64_t qk = c->nope_dim + c->rope_dim, latent = c->kv_lora_rank + c->rope_dim;
     int64_t q = c->q_lora_rank ? c->q_lora_rank : w->heads * qk, n = q + latent,
             q0 = c->q_lora_rank ? 0 : w->head0 * qk;
-    const cot_loader_side sides[] = {{c->q_lora_rank ? COT_WEIGHT_Q_A : COT_WEIGHT_Q, q0, q},
-                                     {COT_WEIGHT_KV_A, 0, latent}};
+    const cot_loader_side sides[] = {cot_loader_rows(c->q_lora_rank ? COT_WEIGHT_Q_A : COT_WEIGHT_Q, q0, q),
+                                     cot_loader_rows(COT_WEIGHT_KV_A, 0, latent)};
     w->input = cot_loader_side_by_side(walk, rule, sides, 2, c->hidden, l);
     if (c->qkv_bias) { // q_proj alone has no bias
         float *bias = cot_arena_take(walk->arena, (size_t)n, sizeof *bias);
@@ -140,7 +140,8 @@ static void store_latent(cot_runner *r, int64_t row, const void *context)
     cot_runner_normalise(r, latent, n, r->o.kernels->sum_squares(latent, n), n, c->mla_norm_eps,
                          g->w->kv_a_norm);
     cot_runner_rotate(r, latent + n, row);
-    cot_kv_store(&r->heads.kv, r->rows.sequence[row], r->rows.position[row], g->layer, 0, latent, latent);
+    cot_kv_store(&r->heads.kv, r->rows.sequence[row], r->rows.position[row], c->layer[g->layer].kept, 0,
+                 latent, latent);
     float *q = mla_queries(r, g->w, row);
     for (int64_t h = 0; h < g->w->heads; h++) {
         cot_runner_rotate(r, q + h * qk + c->nope_dim, row);

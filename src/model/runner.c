@@ -143,7 +143,8 @@ cot_status cot_runner_measure(cot_runner_sizes *sizes, const cot_runner_options 
     sizes->weights = measure.used;
     lay_out_scratch(&r, &measure);
     sizes->cache = (size_t)r.heads.kv.pages * r.heads.kv.page_bytes;
-    sizes->scratch = measure.used - sizes->weights - sizes->cache;
+    sizes->states = (size_t)r.heads.state.sequences * cot_state_bytes(&r.heads.state);
+    sizes->scratch = measure.used - sizes->weights - sizes->cache - sizes->states;
     sizes->buffers = buffer_bytes(&r, rank, ranks);
     free(r.heads.own_weights);
     cot_loader_close(load);
@@ -165,7 +166,7 @@ static cot_status allocate(cot_runner *r, cot_loader *load, cot_error *error)
     cot_runner_sizes sizes;
     if (status == COT_OK) status = cot_runner_measure(&sizes, &r->o, rank, ranks, error);
     if (status == COT_OK)
-        status = cot_arena_open(&r->arena, sizes.weights + sizes.cache + sizes.scratch, error);
+        status = cot_arena_open(&r->arena, sizes.weights + sizes.cache + sizes.states + sizes.scratch, error);
     if (status != COT_OK) return status;
     cot_runner_lay_out_head_weights(r, &r->arena, load);
     lay_out_scratch(r, &r->arena);

@@ -97,6 +97,7 @@ typedef struct cot_runner cot_runner;
 typedef struct cot_runner_sizes {
     size_t weights; // that this rank alone holds
     size_t cache;   // KV pages
+    size_t states;  // of sequences in layers without keys
     size_t scratch; // private memory of a step
     size_t buffers; // of operator, collectives and results: what steps touch of them at the worst routing
 } cot_runner_sizes;

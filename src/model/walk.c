@@ -64,6 +64,16 @@ cot_packed cot_loader_output(const cot_loader_walk *walk, const cot_attention_we
                              format);
 }
 
+static void pack_side(const cot_loader_walk *walk, const cot_packed *to, const cot_loader_side *side,
+                      int64_t k, int64_t layer, int64_t n0)
+{
+    const int64_t rows = side->part ? side->part : side->rows;
+    for (int64_t done = 0, p = side->first; done < side->rows; done += rows, p++) {
+        const int64_t at = side->part ? p / side->per * side->every + p % side->per * rows : 0;
+        pack(walk, to, (cot_weight_piece){side->weight, layer, 0, side->row0 + at, rows, 0, k}, n0 + done);
+    }
+}
+
 cot_packed_parts cot_loader_side_by_side(const cot_loader_walk *walk, cot_weight_rule rule,
                                          const cot_loader_side *sides, int count, int64_t k, int64_t layer)
 {
@@ -82,8 +92,7 @@ cot_packed_parts cot_loader_side_by_side(const cot_loader_walk *walk, cot_weight
             to.part[to.parts++] = room_for(walk, format[i], k, sides[i].rows);
             n0 = 0;
         }
-        pack(walk, &to.part[to.parts - 1],
-             (cot_weight_piece){sides[i].weight, layer, 0, sides[i].row0, sides[i].rows, 0, k}, n0);
+        pack_side(walk, &to.part[to.parts - 1], &sides[i], k, layer, n0);
         n0 += sides[i].rows;
     }
     return to;

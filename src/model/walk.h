@@ -30,11 +30,17 @@ cot_packed cot_loader_matrix(const cot_loader_walk *walk, cot_weight weight, int
 cot_packed cot_loader_output(const cot_loader_walk *walk, const cot_attention_weights *weights,
                              cot_weight weight, int64_t layer, int64_t heads, int64_t width);
 
-/* Rows of a weight that are columns of a matrix. */
+/* Rows of a weight that are columns of a matrix: so many from row0 on; or parts of `part` rows from part `first` on, of which
+ * `per` follow one another, and as many again `every` rows further, part 0 at row0. */
 typedef struct cot_loader_side {
     cot_weight weight;
     int64_t row0, rows;
+    int64_t part, first, per, every; // part 0: all rows follow one another
 } cot_loader_side;
+static inline cot_loader_side cot_loader_rows(cot_weight weight, int64_t row0, int64_t rows)
+{
+    return (cot_loader_side){.weight = weight, .row0 = row0, .rows = rows};
+}
 /* Weights side by side, packed: one matrix where one format holds them all as they are, else a part for each. */
 cot_packed_parts cot_loader_side_by_side(const cot_loader_walk *walk, cot_weight_rule rule,
                                          const cot_loader_side *sides, int count, int64_t k, int64_t layer);

@@ -16,6 +16,9 @@
  *          absorb  packed [nope][kv_lora], one for each head: takes the nope part of a query to the latent's space
  *          expand  packed [kv_lora][v], one for each head: makes the head's value of a latent
  *   both   output  packed [heads v][H], for GQA with v = d
+ *   delta  input   packed [H][q: kv_heads dk | k: kv_heads dk | v: heads dv | z: heads dv | beta: heads | decay: heads]
+ *          output  packed [heads dv][H]
+ *          with keys' heads for KV heads, and values' heads for heads (config.h: delta)
  *
  * Matrices side by side that are of several formats are as many parts, whose columns follow each other. */
 typedef struct cot_attention_weights {
@@ -29,6 +32,8 @@ typedef struct cot_attention_weights {
     const float *q_norm, *k_norm;      // [d], or of a norm over the whole width the parts of these heads
     const float *q_a_norm, *kv_a_norm; // MLA
     const float *sinks;                // [heads] or NULL
+    const float *taps;                 // delta: [taps][channels], channels as the columns of q, k, v
+    const float *decay_log, *decay_bias, *state_norm; // delta: [heads], [heads], [dv]
 } cot_attention_weights;
 
 /* Of RMSNorm, or LayerNorm. weight NULL: nothing is normed. */

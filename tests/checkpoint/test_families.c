@@ -32,6 +32,12 @@ static const char minimax[] =
     "{'architectures': ['MiniMaxM2ForCausalLM'], 'head_dim': 16, 'num_local_experts': 12, "
     "'attn_type_list': [1, 1, 1, 1], " NUMBERS "}";
 
+#define STATE_NUMBERS                                                                                        \
+    NUMBERS ", 'head_dim': 16, 'num_key_value_heads': 2, 'num_experts': 12, 'linear_num_key_heads': 2, "     \
+            "'linear_num_value_heads': 4, 'linear_key_head_dim': 12, 'linear_value_head_dim': 10"
+static const char next[] = "{'architectures': ['Qwen3NextForCausalLM'], " STATE_NUMBERS "}";
+static const char qwen35[] = "{'model_type': 'qwen3_5_moe_text', " STATE_NUMBERS "}";
+
 /* "dm": dense, MoE. */
 static void expect_layers(const char *base, const char *edit, const char *kinds)
 {
@@ -237,6 +243,62 @@ static void multipliers(void **state)
                   "{'layer_types': ['sliding_attention', 'full_attention', 'mamba', 'full_attention']}",
                   COT_UNSUPPORTED, "layer type 'mamba' is not supported");
     config_refuse(afmoe, "{'num_limited_groups': 2}", COT_UNSUPPORTED, "'num_limited_groups' other than 1");
+}
+
+/* "sk": a state, keys. Layers of either are numbered by themselves. */
+static void expect_states(const char *base, const char *edit, const char *kinds)
+{
+    cot_config c = config_accept(base, edit);
+    int64_t states = 0, keys = 0;
+    for (int l = 0; l < 4; l++) {
+        const bool is_state = kinds[l] == 's';
+        if ((c.layer[l].mixer == COT_MIXER_DELTA) != is_state) fail_msg("%s, %s: layer %d", base, edit, l);
+        assert_int_equal(c.layer[l].kept, is_state ? states++ : keys++);
+    }
+    assert_true(c.state_layers == states && c.key_layers == keys);
+    cot_config_clear(&c);
+}
+
+static void states(void **state)
+{
+    (void)state;
+    static const char *const both[] = {next, qwen35};
+    for (int i = 0; i < 2; i++) {
+        expect_states(both[i], "{}", "sssk");
+        expect_states(both[i], "{'full_attention_interval': 3}", "ssks");
+        expect_states(both[i], "{'full_attention_interval': 1}", "kkkk");
+        expect_states(both[i],
+                      "{'layer_types': ['full_attention', 'linear_attention', 'full_attention', "
+                      "'linear_attention'], 'full_attention_interval': 4}",
+                      "ksks");
+        config_refuse(both[i], "{'full_attention_interval': 5}", COT_UNSUPPORTED,
+                      "none of 4 layers is of type full_attention");
+        config_refuse(both[i], "{'full_attention_interval': 0}", COT_MALFORMED,
+                      "'full_attention_interval' is 0");
+        config_refuse(
+            both[i], "{'layer_types': ['full_attention', 'mamba', 'full_attention', 'linear_attention']}",
+            COT_UNSUPPORTED, "layer type 'mamba' is not supported (full_attention and linear_attention are)");
+        config_refuse(both[i], "{'layer_types': ['full_attention', 'linear_attention']}", COT_MALFORMED,
+                      "'layer_types' has 2 entries, expected one for each of 4 layers");
+        config_refuse(both[i], "{'linear_num_value_heads': 5}", COT_MALFORMED,
+                      "'linear_num_value_heads' is 5, expected a multiple of linear_num_key_heads, 2");
+        config_refuse(both[i], "{'attention_bias': true}", COT_UNSUPPORTED,
+                      "'attention_bias' other than false");
+        cot_config c = config_accept(both[i], "{}");
+        assert_true(c.zero_centred && c.attention_gated && c.gates_in_queries && c.shared_gated);
+        assert_true(c.gate.normalise && c.delta.taps == 4 && c.delta.by_head == !i && c.rope_width == 4);
+        assert_true(c.shared_intermediate == 512 && c.delta.key_dim == 12 && c.delta.value_dim == 10);
+        cot_config_clear(&c);
+        c = config_accept(both[i], "{'rope_parameters': {'rope_type': 'default', 'mrope_section': [1, 1, 1], "
+                                   "'partial_rotary_factor': 0.5, 'rope_theta': 100}}");
+        assert_int_equal(c.rope_width, 8);
+        cot_config_clear(&c);
+    }
+    config_refuse(qwen35, "{'attn_output_gate': false}", COT_UNSUPPORTED,
+                  "'attn_output_gate' other than true");
+    cot_config c = config_accept(next, "{'norm_topk_prob': false}");
+    assert_false(c.gate.normalise);
+    cot_config_clear(&c);
 }
 
 static void rotations(void **state)
@@ -465,6 +527,7 @@ int main(void)
                                        cmocka_unit_test(partial_rotation),
                                        cmocka_unit_test(multipliers),
                                        cmocka_unit_test(rotations),
+                                       cmocka_unit_test(states),
                                        cmocka_unit_test(what_is_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,15 +18,19 @@
 enum { HUGE_PAGES = 32 << 20 }; // what a rank's might add, and do not where the system has none
 enum { LAYERS = 8, EXPERTS = 8, TOP_K = 4, VOCAB = 4096, CONTEXT = 2048, SHORT_RUN = 3 };
 
-static const char config[] =
-    "{\"model_type\": \"qwen3_moe\", \"architectures\": [\"Qwen3MoeForCausalLM\"], \"hidden_size\": 512,"
-    "\"num_hidden_layers\": 8, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64,"
-    "\"num_experts\": 8, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 512, \"intermediate_size\": "
-    "512,"
-    "\"vocab_size\": 4096, \"max_position_embeddings\": 2048, \"norm_topk_prob\": true, "
-    "\"decoder_sparse_step\": 1,"
-    "\"mlp_only_layers\": [], \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
-    "\"tie_word_embeddings\": false, \"eos_token_id\": 0}";
+#define NUMBERS                                                                                              \
+    "\"hidden_size\": 512, \"num_hidden_layers\": 8, \"num_experts\": 8, \"num_experts_per_tok\": 4, "       \
+    "\"moe_intermediate_size\": 512, \"intermediate_size\": 512, \"vocab_size\": 4096, "                     \
+    "\"max_position_embeddings\": 2048, \"norm_topk_prob\": true, \"mlp_only_layers\": [], "                 \
+    "\"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, "                            \
+    "\"tie_word_embeddings\": false, \"eos_token_id\": 0, \"head_dim\": 64, \"num_key_value_heads\": 4, "    \
+    "\"num_attention_heads\": 8}"
+static const char *const configs[] = {"{\"architectures\": [\"Qwen3MoeForCausalLM\"], " NUMBERS,
+                                      /* a state of 4 MB a sequence in place of most keys */
+                                      "{\"architectures\": [\"Qwen3_5MoeForCausalLM\"], "
+                                      "\"linear_num_key_heads\": 4, \"linear_num_value_heads\": 8, "
+                                      "\"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
+                                      "\"shared_expert_intermediate_size\": 64, " NUMBERS};
 
 /* Kilobytes of a line of /proc/self/status. */
 static size_t kilobytes(const char *name)
@@ -56,7 +60,7 @@ static void ignore_logits(void *context, uint64_t request, int64_t position, con
     (void)context, (void)request, (void)position, (void)logits;
 }
 
-static void run_worst(const struct setting *s)
+static void run_worst(const char *config, const struct setting *s)
 {
     const cot_engine_options options = options_of(s);
     cot_engine *engine = must_open_random(config, 1, &options);
@@ -79,7 +83,7 @@ static void run_worst(const struct setting *s)
 
 /* In a process of its own, so that nothing earlier counts; with huge pages, which add to what is touched as far as the
  * system has some, or without. */
-static size_t touched_bytes(const struct setting *s, bool huge_pages)
+static size_t touched_bytes(const char *config, const struct setting *s, bool huge_pages)
 {
     int ends[2];
     size_t kib = 0;
@@ -90,7 +94,7 @@ static size_t touched_bytes(const struct setting *s, bool huge_pages)
     if (!child) {
         if (!huge_pages) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
         const size_t before = kilobytes("VmRSS");
-        run_worst(s);
+        run_worst(config, s);
         kib = kilobytes("VmHWM") - before;
         _exit(write(ends[1], &kib, sizeof kib) != sizeof kib);
     }
@@ -113,19 +117,20 @@ static size_t said_bytes(const char *folder, const struct setting *s)
 }
 
 /* Whether a setting keeps both bounds; says so, too. */
-static bool check(const char *folder, struct setting s, bool huge_pages)
+static bool check(const char *folder, const char *config, struct setting s, bool huge_pages)
 {
     cot_expert_map map = worst_map(s.ranks);
     s.placement = &map;
-    const size_t said = said_bytes(folder, &s), touched = touched_bytes(&s, huge_pages);
+    const size_t said = said_bytes(folder, &s), touched = touched_bytes(config, &s, huge_pages);
     const size_t most = touched + touched / 2 + (size_t)s.ranks * HUGE_PAGES;
     // What has room for each rank's largest packet is never full of them: this routing is not its worst.
     const char *breach = said < touched ? ", TOO LOW" : said > most && !s.a2a ? ", TOO HIGH" : "";
-    printf(
-        "P %d %s %s %s %s %s, %lld tokens a step, %d threads, %s pages: %.1f MB said, %.1f touched, %.2f%s\n",
-        s.ranks, s.pipeline ? s.pipeline : s.attention, s.op, s.combine, s.a2a ? s.a2a : "-", s.precision,
-        (long long)s.step_tokens, s.threads, huge_pages ? "huge" : "small", (double)said / 1e6,
-        (double)touched / 1e6, (double)said / (double)touched, breach);
+    printf("%s, P %d %s %s %s %s %s, %lld tokens a step, %d threads, %s pages: %.1f MB said, %.1f touched, "
+           "%.2f%s\n",
+           config == configs[0] ? "keys" : "states", s.ranks, s.pipeline ? s.pipeline : s.attention, s.op,
+           s.combine, s.a2a ? s.a2a : "-", s.precision, (long long)s.step_tokens, s.threads,
+           huge_pages ? "huge" : "small", (double)said / 1e6, (double)touched / 1e6,
+           (double)said / (double)touched, breach);
     cot_expert_map_free(&map);
     return !*breach;
 }
@@ -136,8 +141,6 @@ static void test_memory(void **state)
     char folder[] = "/tmp/cot_memory_XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/config.json", folder);
-    FILE *file = fopen(path, "w");
-    assert_true(file && fwrite(config, sizeof config - 1, 1, file) == 1 && fclose(file) == 0);
     static const char *const precisions[] = {"fp32", "bf16", "int8"};
     static const struct {
         const char *op, *combine, *a2a, *dedup;
@@ -165,7 +168,10 @@ static void test_memory(void **state)
         s.ranks = 1 << cell;
         s.sequences = s.ranks;
         s.kv_tokens = s.sequences * (s.step_tokens < 256 ? 256 : s.step_tokens);
-        wrong += !check(folder, s, huge_pages);
+        const char *config = configs[draw(&seed) % 2];
+        FILE *file = fopen(path, "w");
+        assert_true(file && fputs(config, file) >= 0 && fclose(file) == 0);
+        wrong += !check(folder, config, s, huge_pages);
     }
     if (wrong) fail_msg("%d settings break a bound", wrong);
     unlink(path);

@@ -15,6 +15,9 @@ typedef struct shape {
     int64_t experts, top_k, expert_width, shared_width, dense_width;
     bool expert_bias;
     unsigned dense_layers; // a bit each
+    unsigned
+        state_layers; // likewise: these have a state of so many heads, and attention in the others is gated
+    int64_t state_keys, state_values, key_dim, value_dim, taps;
     int64_t window[4];
 } shape;
 
@@ -119,6 +122,30 @@ static const shape shapes[] = {
      .shared_width = 37,
      .dense_width = 101,
      .dense_layers = 1},
+    {.name = "states",
+     .config = "{\"architectures\": [\"Qwen3NextForCausalLM\"], \"model_type\": \"qwen3_next\", " COMMON
+               "\"hidden_size\": 72, \"num_hidden_layers\": 4, \"num_attention_heads\": 3, "
+               "\"num_key_value_heads\": 1, \"head_dim\": 24, \"full_attention_interval\": 2, "
+               "\"linear_num_key_heads\": 2, \"linear_num_value_heads\": 6, \"linear_key_head_dim\": 13, "
+               "\"linear_value_head_dim\": 11, \"linear_conv_kernel_dim\": 3, \"num_experts\": 10, "
+               "\"num_experts_per_tok\": 3, \"moe_intermediate_size\": 41, "
+               "\"shared_expert_intermediate_size\": 27}",
+     .hidden = 72,
+     .vocab = 331,
+     .layers = 4,
+     .heads = 3,
+     .kv_heads = 1,
+     .head_dim = 24,
+     .experts = 10,
+     .top_k = 3,
+     .expert_width = 41,
+     .shared_width = 27,
+     .state_layers = 5,
+     .state_keys = 2,
+     .state_values = 6,
+     .key_dim = 13,
+     .value_dim = 11,
+     .taps = 3},
 };
 
 /* ---- the closed form ---- */
@@ -145,11 +172,16 @@ static int64_t network(precision p, int64_t hidden, int64_t width, bool biased)
 }
 
 /* What MLA absorbs is not rounded. */
-static int64_t attention(const shape *s, precision p, precision cold)
+static int64_t attention(const shape *s, precision p, precision cold, int64_t layer)
 {
+    if (s->state_layers >> layer & 1) { // what says how fast it decays is not rounded either
+        int64_t k = s->state_keys * s->key_dim, v = s->state_values * s->value_dim;
+        return matrix(p, s->hidden, 2 * k + 2 * v) + matrix(cold, s->hidden, 2 * s->state_values) +
+               matrix(p, v, s->hidden);
+    }
     if (!s->kv_lora) {
         int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-        return matrix(p, s->hidden, q + 2 * kv) + matrix(p, q, s->hidden);
+        return matrix(p, s->hidden, q + 2 * kv + (s->state_layers ? q : 0)) + matrix(p, q, s->hidden);
     }
     int64_t q = s->heads * (s->nope + s->rope), latent = s->kv_lora + s->rope;
     int64_t queries = s->q_lora ? matrix(p, s->hidden, s->q_lora + latent) + matrix(p, s->q_lora, q)
@@ -162,6 +194,11 @@ static int64_t attention(const shape *s, precision p, precision cold)
  * last so many of each. */
 static int64_t keys_and_values(const shape *s, precision p, int64_t layer, int64_t position, int64_t tokens)
 {
+    if (s->state_layers >> layer & 1) // what tokens before have left, in fp32
+        return position
+                   ? 4 * ((s->taps - 1) * (2 * s->state_keys * s->key_dim + s->state_values * s->value_dim) +
+                          s->state_values * s->key_dim * s->value_dim)
+                   : 0;
     bool seen[128] = {false};
     int64_t positions = 0, element = p == FP32 ? 4 : 2,
             width = s->kv_lora ? s->kv_lora + s->rope + s->kv_lora : 2 * s->kv_heads * s->head_dim;
@@ -198,7 +235,7 @@ static void settle(struct account *a)
         prefill |= a->any[i] && a->first[i] < a->prompt_tokens[i];
     }
     for (int64_t l = 0, moe = 0; any && l < s->layers; l++) {
-        bytes += attention(s, a->attention, cold);
+        bytes += attention(s, a->attention, cold, l);
         for (int i = 0; i < SEQUENCES; i++)
             if (a->any[i]) bytes += keys_and_values(s, cold, l, a->first[i], a->tokens[i]);
         if (s->dense_layers >> l & 1) {

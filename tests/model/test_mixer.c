@@ -15,6 +15,11 @@
     "{\"architectures\": [\"DeepseekV2ForCausalLM\"], " NUMBERS                                              \
     ", \"n_routed_experts\": 4, \"kv_lora_rank\": 40, "                                                      \
     "\"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 20, \"topk_method\": \"greedy\", "
+#define STATE_NUMBERS(name)                                                                                  \
+    "{\"architectures\": [\"" name "\"], " NUMBERS                                                           \
+    ", \"num_key_value_heads\": 2, \"head_dim\": 24, \"num_experts\": 4, "                                   \
+    "\"linear_num_key_heads\": 3, \"linear_num_value_heads\": 6, \"linear_key_head_dim\": 11, "              \
+    "\"linear_value_head_dim\": 7, \"linear_conv_kernel_dim\": 3"
 
 static const struct {
     const char *config, *kinds[4]; // of the layers
@@ -37,6 +42,13 @@ static const struct {
      {"multi-head latent attention", "multi-head latent attention", "multi-head latent attention",
       "multi-head latent attention"},
      true},
+    {STATE_NUMBERS("Qwen3NextForCausalLM") "}",
+     {"Gated DeltaNet", "Gated DeltaNet", "Gated DeltaNet", "full attention"},
+     false},
+    {STATE_NUMBERS("Qwen3_5MoeForCausalLM") ", \"layer_types\": [\"full_attention\", \"linear_attention\", "
+                                            "\"linear_attention\", \"full_attention\"]}",
+     {"full attention", "Gated DeltaNet", "Gated DeltaNet", "full attention"},
+     false},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
@@ -61,7 +73,7 @@ static void layers_have_rows(void **state)
             assert_string_equal(cot_mixer_of(config, l)->name, models[m].kinds[l]);
             all = all && cot_mixer_of(config, l)->keeps_pages;
         }
-        assert_true(all == models[m].keeps_pages);
+        assert_true(all == models[m].keeps_pages && all == cot_mixer_all_keep_pages(config));
         cot_checkpoint_close(checkpoint);
     }
 }
@@ -108,6 +120,8 @@ static void widths_are_those_of_weights(void **state)
                     if (!weights[l].heads) continue;
                     assert_int_equal(widths.input, weights[l].input.n);
                     assert_int_equal(widths.output, weights[l].output.k);
+                    assert_true(!cot_mixer_of(config, l)->keeps_pages ==
+                                (cot_mixer_of(config, l)->state_floats != NULL));
                     assert_int_equal(weights[l].output.n, config->hidden);
                 }
                 cot_loader_close(load);
