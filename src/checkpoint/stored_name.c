@@ -39,6 +39,23 @@ static bool exchange(char name[COT_STORED_NAME], const char *one, const char *ot
     return replace(name, one, other) || replace(name, other, one);
 }
 
+/* transformers 5's names in place of a family's own. */
+static bool rename_part(char name[COT_STORED_NAME])
+{
+    static const char *const parts[][2] = {
+        {".mlp.router.gate.", ".mlp.gate."}, // Hunyuan 3
+        {".mlp.expert_bias", ".mlp.e_score_correction_bias"},
+        {".mlp.shared_mlp.", ".mlp.shared_experts."},
+        {".mlp.moe_statics.", ".mlp.gate.moe_statics."},                  // ERNIE 4.5
+        {".block_sparse_moe.router.layer.", ".block_sparse_moe.router."}, // Granite
+        {".block_sparse_moe.input_linear.weight", ".block_sparse_moe.experts.gate_up_proj"},
+        {".block_sparse_moe.output_linear.weight", ".block_sparse_moe.experts.down_proj"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (replace(name, parts[i][0], parts[i][1])) return true;
+    return false;
+}
+
 /* A model of texts in a wider one: "language_model." before all, or (`inside`) behind "model." of all but the head. */
 static void nest(char name[COT_STORED_NAME], bool inside)
 {
@@ -58,7 +75,7 @@ bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way)
     snprintf(out, COT_STORED_NAME, "%s%s", other_prefix && !inside ? "model." : "",
              other_prefix && inside ? name + prefix : name);
     if (other_block && !exchange(out, ".mlp.", ".block_sparse_moe.")) return false;
-    if (other_parts && !exchange(out, ".mlp.gate.", ".mlp.router.") &&
+    if (other_parts && !rename_part(out) && !exchange(out, ".mlp.gate.", ".mlp.router.") &&
         !(strstr(out, ".experts.") &&
           (exchange(out, ".gate_proj.", ".w1.") || exchange(out, ".up_proj.", ".w3.") ||
            exchange(out, ".down_proj.", ".w2."))))
