@@ -323,12 +323,15 @@ cot_status cot_engine_set_link(cot_engine *engine, const cot_engine_link *link, 
 const char *const *cot_engine_phases(void);
 enum { COT_STATS_PHASES = 6, COT_STATS_TIMES = 10 };
 
-/* What became of the tokens at home on one rank, over MoE layers: each token counts once a layer. */
+/* What became of the tokens at home on one rank, over MoE layers, each token counting once a layer; and what its experts did. */
 typedef struct cot_rank_routing {
     uint64_t tokens;
     uint64_t activations, local; /* (token, expert); of those served on this rank */
     uint64_t sends;              /* (token, other rank that serves it) */
     uint64_t distinct_experts;   /* experts that were called, each once a layer and step */
+    /* What tokens of all ranks gave the experts of this one to do: (token, expert)s; experts that were called, each once a layer and
+     * step; rows that came from other ranks. 0 with an operator that does not count that. */
+    uint64_t served, served_experts, received;
 } cot_rank_routing;
 
 /* What a step was. Counters are those since the step before that was told, or since the engine was opened: what ranks send

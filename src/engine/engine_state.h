@@ -26,6 +26,10 @@ typedef struct cot_ranks {
     bool *touched;                           // [E]
     cot_step_counts told[COT_MAX_RANKS];     // what was counted when a step was last reported
     cot_rank_routing routing[COT_MAX_RANKS]; // since the report before
+    cot_cost_load served[COT_MAX_RANKS];     // in the last step
+    struct {
+        uint64_t rows, experts, received;
+    } served_since[COT_MAX_RANKS]; // the report before
 } cot_ranks;
 
 /* Where experts are now: rank 0's account of what all ranks have. */

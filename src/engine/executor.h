@@ -22,6 +22,8 @@ typedef struct cot_executor_answer {
     /* How tokens were routed, as far as is known for nothing: experts [layers][stride][K] of `routed` tokens of the step. */
     const uint16_t *experts;
     int64_t layers, stride, routed;
+    const cot_cost_load
+        *served; // [ranks] what each rank's experts had to do, summed over layers; NULL: nobody says
     const uint16_t
         *popular; // the same of those tokens that the step wants to be known (routed_every); NULL: of none
     /* Where the step reports: what was counted since the step before that did. */

@@ -258,9 +258,12 @@ static void learn_cost(cot_loop *l, const cot_step *step, const cot_cost_step *h
     if (answer->layout && (!l->layout || l->epoch != answer->epoch)) cot_cost_place(cost, answer->layout);
     l->layout = answer->layout;
     l->epoch = answer->epoch;
-    const cot_cost_load load = cot_cost_learn_routing(cost, answer->experts, answer->layers, answer->stride,
-                                                      answer->routed, answer->layout, l->touched);
-    cot_cost_learn(cost, held, answer->routed == step->tokens ? &load : NULL,
+    cot_cost_load load = cot_cost_learn_routing(cost, answer->experts, answer->layers, answer->stride,
+                                                answer->routed, answer->layout, l->touched);
+    const bool sees_all = answer->routed == step->tokens;
+    if (!sees_all && answer->served)
+        load = cot_cost_learn_served(cost, held, answer->served, l->options.ranks, answer->layers);
+    cot_cost_learn(cost, held, sees_all || answer->served ? &load : NULL,
                    (double)(l->last_step_ns ? l->last_step_ns : 1));
 }
 

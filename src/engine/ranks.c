@@ -97,6 +97,20 @@ static void draw_all(cot_engine *e, const cot_step *step, cot_request_state *con
     }
 }
 
+/* What each rank's experts had to do, if the operator counts that. */
+static void take_served(cot_engine *e, cot_executor_answer *answer)
+{
+    cot_ranks *ranks = &e->ranks;
+    for (int rank = 0; rank < e->info.ranks; rank++) {
+        const cot_runner_served *s = &ranks->result.served[rank];
+        ranks->served[rank] = (cot_cost_load){s->experts, (double)s->rows, s->received};
+        ranks->served_since[rank].rows += s->rows;
+        ranks->served_since[rank].experts += s->experts;
+        ranks->served_since[rank].received += s->received;
+        if (s->rows) answer->served = ranks->served;
+    }
+}
+
 /* What was counted since this was last asked. */
 static void report(cot_engine *e, cot_executor_answer *answer)
 {
@@ -109,11 +123,15 @@ static void report(cot_engine *e, cot_executor_answer *answer)
                                                   .activations = (uint64_t)(a->activations - b->activations),
                                                   .local = (uint64_t)(a->local - b->local),
                                                   .sends = (uint64_t)(a->remote_ranks - b->remote_ranks),
-                                                  .distinct_experts = now->distinct - before->distinct};
+                                                  .distinct_experts = now->distinct - before->distinct,
+                                                  .served = ranks->served_since[rank].rows,
+                                                  .served_experts = ranks->served_since[rank].experts,
+                                                  .received = ranks->served_since[rank].received};
         for (int phase = 0; phase < COT_PHASES; phase++)
             answer->bytes[phase] += now->bytes[phase] - before->bytes[phase];
     }
     memcpy(ranks->told, counts, (size_t)e->info.ranks * sizeof *counts);
+    memset(ranks->served_since, 0, sizeof ranks->served_since);
     answer->routing = ranks->routing;
 }
 
@@ -136,6 +154,7 @@ static cot_status run_step(void *context, const cot_step *step, cot_request_stat
                                     .popular = result->routed};
     answer->epoch = e->placing.epoch[e->placing.second].number;
     if (e->config->moe_layers) answer->layout = &e->placing.epoch[e->placing.second].layout;
+    take_served(e, answer);
     if (result->counts) report(e, answer);
     if (result->experts) answer->read_bytes = cot_engine_read_bytes(e, step, result->experts);
     draw_all(e, step, by_row);

@@ -150,7 +150,10 @@ static void add_rank(cot_stats *s, int rank, const cot_rank_stats *r, const char
                                           .activations = (uint64_t)r->locality.activations,
                                           .local = (uint64_t)r->locality.local,
                                           .sends = (uint64_t)r->locality.remote_ranks,
-                                          .distinct_experts = r->distinct};
+                                          .distinct_experts = r->distinct,
+                                          .served = r->moe.served_rows,
+                                          .served_experts = r->moe.served_experts,
+                                          .received = r->moe.received_rows};
     all->tokens += r->locality.tokens;
     all->activations += r->locality.activations;
     all->local += r->locality.local;

@@ -160,6 +160,7 @@ cot_status cot_runner_step(cot_runner *r, const cot_step *step, cot_step_result 
 {
     cot_turns_enter(r->fabric);
     cot_runner_begin_exchanges(r);
+    r->results.before = *r->network.moe->op->times(r->network.moe);
     cot_status status = begin_step(r, step, error);
     cot_count_rounds(r->fabric, COT_PHASE_CONTROL, 2); // the plan that has come, the results that will go
     if (status == COT_OK && cot_runner_goes_home(r)) cot_runner_begin_homes(r, step->ids);

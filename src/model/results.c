@@ -248,27 +248,36 @@ static cot_step_counts count(const cot_runner *r)
     return counts;
 }
 
+/* In this step. */
+static cot_runner_served count_served(const cot_runner *r)
+{
+    const cot_moe_times *before = &r->results.before, *now = r->network.moe->op->times(r->network.moe);
+    return (cot_runner_served){.rows = now->served_rows - before->served_rows,
+                               .experts = (uint32_t)(now->served_experts - before->served_experts),
+                               .received = (uint32_t)(now->received_rows - before->received_rows)};
+}
+
 static cot_sym logits_block(const cot_runner *r, int64_t column)
 {
     return r->results.logits_at + (size_t)(column * r->o.step_logits) * sizeof(float);
 }
 
-/* Puts what this rank sends behind its last results, where the step reports, in the place of its logits' signal. */
+/* Puts what this rank sends behind its last results: counts of the step, with the signal. */
 static void send_last(cot_runner *r, const cot_step *step)
 {
     const cot_sym signal = r->results.done_at + (size_t)r->fabric->rank * sizeof(uint64_t);
+    const cot_runner_served served = count_served(r);
     int64_t begin, end;
     logit_columns(r, r->fabric->rank, &begin, &end);
     const size_t bytes = (size_t)(step->logits * (end - begin)) * sizeof(float);
-    if (!step->reports) {
-        cot_put_signal(r->fabric, 0, logits_block(r, begin), r->results.columns, bytes, signal,
-                       r->results.number, COT_PHASE_CONTROL);
-        return;
-    }
     if (bytes) cot_put(r->fabric, 0, logits_block(r, begin), r->results.columns, bytes, COT_PHASE_CONTROL);
-    const cot_step_counts counts = count(r);
-    cot_put_signal(r->fabric, 0, r->results.counts_at + (size_t)r->fabric->rank * sizeof counts, &counts,
-                   sizeof counts, signal, r->results.number, COT_PHASE_CONTROL);
+    if (step->reports) {
+        const cot_step_counts counts = count(r);
+        cot_put(r->fabric, 0, r->results.counts_at + (size_t)r->fabric->rank * sizeof counts, &counts,
+                sizeof counts, COT_PHASE_CONTROL);
+    }
+    cot_put_signal(r->fabric, 0, r->results.served_at + (size_t)r->fabric->rank * sizeof served, &served,
+                   sizeof served, signal, r->results.number, COT_PHASE_CONTROL);
 }
 
 static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
@@ -292,6 +301,7 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
     cot_status status = await_all(r, error);
     if (status == COT_OK) take_unsound(r, step);
     if (step->reports) *(cot_step_counts *)cot_local(r->fabric, r->results.counts_at) = count(r);
+    *(cot_runner_served *)cot_local(r->fabric, r->results.served_at) = count_served(r);
     if (status == COT_OK && r->o.capture && shuffled) order_routing(r);
     for (int p = 1; p < r->fabric->ranks && status == COT_OK; p++) {
         logit_columns(r, p, &begin, &end);
@@ -321,6 +331,7 @@ cot_step_result cot_runner_result(const cot_runner *r, const cot_step *step)
                              .unsound = s->unsound,
                              .routed = step->routed_every ? cot_local(r->fabric, s->routed_experts_at) : NULL,
                              .counts = step->reports ? cot_local(r->fabric, s->counts_at) : NULL,
+                             .served = cot_local(r->fabric, s->served_at),
                              .own_experts = r->network.experts,
                              .own_rows = cot_runner_splits_heads(r) ? r->rows.count / r->fabric->ranks
                                                                     : r->rows.count};

@@ -15,7 +15,8 @@ typedef struct cot_runner_results {
     cot_sym logits_at;                            // on rank 0: for each rank, [logits][its columns]
     cot_sym routed_experts_at, routed_weights_at; // on rank 0: [MoE layers][N][K]
     cot_sym unsound_at;                           // on rank 0: [N] by span, zero between steps
-    cot_sym stats_at, counts_at;                  // on rank 0: [P]
+    cot_sym stats_at, counts_at, served_at;       // on rank 0: [P]
+    cot_moe_times before;                         // of the operator, before the step
     cot_sym
         calls_at; // [P][MoE layers][E] uint64: a rank counts in its own part; on rank 0 those of all, as of stats
     cot_sym done_at; // on rank 0: a signal a rank, which rises to

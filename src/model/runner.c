@@ -65,7 +65,7 @@ struct block {
     cot_sym *at;
     size_t bytes;
 };
-enum { BLOCKS = 12 };
+enum { BLOCKS = 13 };
 
 int64_t cot_runner_expert_layers(const cot_runner_options *o)
 {
@@ -87,6 +87,7 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
         {&r->results.done_at, (size_t)ranks * sizeof(uint64_t)},
         {&r->results.unsound_at, (size_t)r->o.step_tokens},
         {&r->results.counts_at, (size_t)ranks * sizeof(cot_step_counts)},
+        {&r->results.served_at, (size_t)ranks * sizeof(cot_runner_served)},
         {&r->results.calls_at, (size_t)ranks * cot_runner_calls(r) * sizeof(uint64_t)},
         {&r->slots.sums_at, (size_t)ranks * sizeof(uint64_t)},
         {&r->slots.sums_signals, (size_t)ranks * sizeof(uint64_t)},

@@ -91,6 +91,13 @@ typedef struct cot_step_counts {
     uint64_t bytes[COT_PHASES]; // sent to other ranks
 } cot_step_counts;
 
+/* What a rank's experts had to do in a step, summed over layers: (token, expert)s of all ranks, experts that these called, rows that
+ * came from other ranks. All 0 where the operator does not count that. */
+typedef struct cot_runner_served {
+    uint64_t rows;
+    uint32_t experts, received;
+} cot_runner_served;
+
 typedef struct cot_runner cot_runner;
 
 /* Bytes of memory that one rank takes, its experts aside. */
@@ -129,7 +136,8 @@ typedef struct cot_step_result {
     const uint16_t *
         own_experts; // [MoE layers][step_tokens][K] as rank 0 has routed own_rows of the step's tokens, perhaps others in each layer
     int64_t own_rows;
-    const cot_step_counts *counts; // [P] where the step reports
+    const cot_step_counts *counts;   // [P] where the step reports
+    const cot_runner_served *served; // [P]
 } cot_step_result;
 cot_status cot_runner_step(cot_runner *runner, const cot_step *step, cot_step_result *result,
                            cot_error *error);

@@ -86,6 +86,9 @@ typedef struct cot_moe_times {
     uint64_t launches;    // loops over threads begun, each with its wait for the last thread
     uint64_t tile_passes; // times that an expert's weights were read
     uint64_t padded_rows; // of padded blocks: their rows from one rank to all, itself included, over calls
+    /* What all ranks' tokens gave this rank's experts to do, passes of a call apart: experts that some called, (token, expert)s, rows
+     * that came from other ranks. A device does not count them. */
+    uint64_t served_experts, served_rows, received_rows;
 } cot_moe_times;
 
 /* A kind of host memory: what becomes of pages that a process has. */

@@ -19,7 +19,8 @@ void cot_cost_init(cot_cost *cost, const double prior[COT_COST_TERMS], int64_t e
                        .chosen = (double)chosen,
                        .at_once = (double)at_once,
                        .most = (double)experts,
-                       .rows = (double)chosen};
+                       .rows = (double)chosen,
+                       .told = {1, 1, 1}};
     memcpy(cost->prior, prior, sizeof cost->prior);
     if (!chosen) cost->prior[COT_COST_EXPERTS] = cost->prior[COT_COST_ROWS] = cost->prior[COT_COST_SENDS] = 0;
 }
@@ -58,6 +59,8 @@ void cot_cost_place(cot_cost *cost, const cot_expert_layout *layout)
 {
     memset(cost->routed, 0, sizeof cost->routed);
     memset(cost->distinct, 0, sizeof cost->distinct);
+    cost->told = (cot_cost_load){1, 1, 1};
+    cost->tellings = 0;
     cost->most = 0;
     for (int32_t l = 0; l < layout->n_layers; l++) {
         const cot_expert_replicas r = cot_expert_layout_layer(layout, l);
@@ -147,10 +150,46 @@ double cot_cost_distinct(const cot_cost *cost, int64_t tokens)
 
 /* ---- time ---- */
 
-static cot_cost_load expected_load(const cot_cost *cost, int64_t tokens)
+/* By routing alone. */
+static cot_cost_load routed_load(const cot_cost *cost, int64_t tokens)
 {
     return (cot_cost_load){cot_cost_distinct(cost, tokens), cost->rows * (double)tokens,
                            cost->sends * (double)tokens};
+}
+
+static cot_cost_load expected_load(const cot_cost *cost, int64_t tokens)
+{
+    const cot_cost_load routed = routed_load(cost, tokens), *told = &cost->told;
+    return (cot_cost_load){routed.experts * told->experts, routed.rows * told->rows,
+                           routed.sends * told->sends};
+}
+
+static void learn_told(double *told, double served, double routed, int64_t seen)
+{
+    if (routed > 0) *told += (served / routed - *told) / (double)seen;
+}
+
+cot_cost_load cot_cost_learn_served(cot_cost *cost, const cot_cost_step *step, const cot_cost_load *served,
+                                    int ranks, int64_t layers)
+{
+    cot_cost_load most = {0}, all = {0};
+    for (int r = 0; r < ranks; r++) {
+        most = (cot_cost_load){fmax(most.experts, served[r].experts), fmax(most.rows, served[r].rows),
+                               fmax(most.sends, served[r].sends)};
+        all.experts += served[r].experts;
+        all.rows += served[r].rows;
+        all.sends += served[r].sends;
+    }
+    const double n = (double)layers, at_once = cost->at_once;
+    const cot_cost_load load = {fmax(most.experts, all.experts / at_once) / n,
+                                fmax(most.rows, all.rows / at_once) / n,
+                                fmax(most.sends, all.sends / at_once) / n},
+                        routed = routed_load(cost, step->tokens);
+    if (cost->tellings < ROUTINGS) cost->tellings++;
+    learn_told(&cost->told.experts, load.experts, routed.experts, cost->tellings);
+    learn_told(&cost->told.rows, load.rows, routed.rows, cost->tellings);
+    learn_told(&cost->told.sends, load.sends, routed.sends, cost->tellings);
+    return load;
 }
 
 /* What takes time in a step of this load. */

@@ -14,8 +14,9 @@
  * been varied yet (only prompts were fed, say, or texts of one length) keeps the prior's proportions.
  *
  * What n tokens give the busiest rank to do is learnt from what was routed, under the layout in force: distinct experts at powers of
- * two, rows and sends for each token. With another layout that begins anew, and what these cost stays. Pure numbers: times,
- * routing and layouts are handed in. */
+ * two, rows and sends for each token; where rank 0 sees a part of the tokens alone that tells how these grow with them, and by
+ * what ranks say that they had to do how much it is. With another layout both begin anew, and what these cost stays. Pure numbers:
+ * times, routing and layouts are handed in. */
 #ifndef COT_SCHEDULE_COST_H
 #define COT_SCHEDULE_COST_H
 #include "coterie/layout.h"
@@ -57,6 +58,9 @@ typedef struct cot_cost {
     double distinct[COT_COST_DOUBLINGS];           // experts of the busiest rank that 2^i tokens touch
     int64_t routed[COT_COST_DOUBLINGS];            // how often that was seen
     double rows, sends;                            // of the busiest rank, for a token
+    cot_cost_load
+        told; // what ranks said that they had to do, over what was to be expected by routing; 1 at first
+    int64_t tellings;
     int64_t steps;
     double predicted_ns, observed_ns; // of the last step
     double error;                     // mean of |predicted - observed| / observed, of some hundred steps
@@ -89,6 +93,10 @@ static inline int64_t cot_cost_touch(bool *touched, const uint16_t *chosen, int6
  * busiest rank to do. */
 cot_cost_load cot_cost_learn_routing(cot_cost *cost, const uint16_t *experts, int64_t layers, int64_t stride,
                                      int64_t tokens, const cot_expert_layout *layout, uint64_t *scratch);
+/* In a step each of `ranks` ranks had so much to do, summed over `layers`: what rank 0 does not see of others' tokens. Returns what the
+ * busiest of them had, the mean over layers; how much that is of what was to be expected by routing is learnt. */
+cot_cost_load cot_cost_learn_served(cot_cost *cost, const cot_cost_step *step, const cot_cost_load *served,
+                                    int ranks, int64_t layers);
 /* Such a step begins. */
 void cot_cost_expect(cot_cost *cost, const cot_cost_step *step);
 /* The step that began took so long, more than 0, with this load; NULL: with the one that was to be expected. */

@@ -91,9 +91,10 @@ typedef struct cot_backend_state {
 /* What became of the tokens at home on one rank, over MoE layers: each token counts once a layer. */
 typedef struct cot_backend_rank {
     uint64_t tokens;
-    uint64_t activations, local; // (token, expert); of those served on this rank
-    uint64_t sends;              // (token, other rank that serves it)
-    uint64_t distinct_experts;   // experts that were called, each once a layer and step
+    uint64_t activations, local;               // (token, expert); of those served on this rank
+    uint64_t sends;                            // (token, other rank that serves it)
+    uint64_t distinct_experts;                 // experts that were called, each once a layer and step
+    uint64_t served, served_experts, received; // of its experts, whose tokens ever (coterie/engine.h)
 } cot_backend_rank;
 
 /* What was counted since the start. */

@@ -36,7 +36,10 @@ static cot_backend_rank rank_of(const cot_rank_routing *r)
                               .activations = r->activations,
                               .local = r->local,
                               .sends = r->sends,
-                              .distinct_experts = r->distinct_experts};
+                              .distinct_experts = r->distinct_experts,
+                              .served = r->served,
+                              .served_experts = r->served_experts,
+                              .received = r->received};
 }
 
 /* ---- metrics ---- */

@@ -70,9 +70,11 @@ static int pack_real(msgpack_packer *to, const char *name, double number)
 
 static int pack_rank(msgpack_packer *to, const cot_backend_rank *rank)
 {
-    return msgpack_pack_map(to, 5) | pack_whole(to, "tokens", rank->tokens) |
+    return msgpack_pack_map(to, 8) | pack_whole(to, "tokens", rank->tokens) |
            pack_whole(to, "activations", rank->activations) | pack_whole(to, "local", rank->local) |
-           pack_whole(to, "sends", rank->sends) | pack_whole(to, "distinct_experts", rank->distinct_experts);
+           pack_whole(to, "sends", rank->sends) | pack_whole(to, "distinct_experts", rank->distinct_experts) |
+           pack_whole(to, "served", rank->served) | pack_whole(to, "served_experts", rank->served_experts) |
+           pack_whole(to, "received", rank->received);
 }
 
 static int pack_home(msgpack_packer *to, const cot_home_load *home)

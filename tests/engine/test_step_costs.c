@@ -28,8 +28,37 @@ static void on_routing(void *context, uint64_t request, int64_t position, int32_
     memcpy(f->experts[f->tokens++], experts, sizeof f->experts[0]);
 }
 
+/* What each rank's experts had to do, over layers. Tokens are at home where their request is, or all are one request's and every rank
+ * has a share of them. */
+static void count_served(cot_cost_load *served, const cot_engine *e, const struct fed *fed, int requests,
+                         bool shared)
+{
+    const int ranks = e->info.ranks;
+    memset(served, 0, (size_t)ranks * sizeof *served);
+    for (int l = 0; l < LAYERS; l++) {
+        const cot_expert_replicas replicas =
+            cot_expert_layout_layer(&e->placing.epoch[e->placing.second].layout, l);
+        bool touched[EXPERTS] = {false};
+        for (int r = 0; r < requests; r++)
+            for (int64_t t = 0; t < fed[r].tokens; t++) {
+                bool sent[COT_MAX_RANKS] = {false};
+                int home = shared ? 0 : r % ranks;
+                while (shared && t >= (home + 1) * fed[r].tokens / ranks) home++;
+                sent[home] = true;
+                for (int k = 0; k < TOP_K; k++) {
+                    const int expert = fed[r].experts[t][l * TOP_K + k],
+                              rank = replicas.rank[replicas.begin[expert]];
+                    served[rank].rows++;
+                    served[rank].sends += !sent[rank];
+                    served[rank].experts += !touched[expert];
+                    sent[rank] = touched[expert] = true;
+                }
+            }
+    }
+}
+
 /* What the cost model is to be after the step: taught what the step held, how long it took, and which experts the tokens chose
- * that rank 0 routed. Where others routed some, these experts are not all that were touched. */
+ * that rank 0 routed. Where others routed some, these experts are not all that were touched, and ranks say what they had to do. */
 static cot_cost taught(const cot_engine *e, cot_cost cost, const struct fed fed[2], bool *partly)
 {
     static uint16_t own[LAYERS * CONTEXT * TOP_K];
@@ -46,9 +75,14 @@ static cot_cost taught(const cot_engine *e, cot_cost cost, const struct fed fed[
     const cot_expert_layout *layout = &e->placing.epoch[e->placing.second].layout;
     cot_cost_expect(&cost, &held);
     if (!cost.steps) cot_cost_place(&cost, layout);
-    const cot_cost_load load = cot_cost_learn_routing(&cost, own, LAYERS, CONTEXT, rows, layout, touched);
+    cot_cost_load load = cot_cost_learn_routing(&cost, own, LAYERS, CONTEXT, rows, layout, touched);
     *partly = rows < held.tokens && cot_cost_distinct(&cost, held.tokens) != load.experts;
-    cot_cost_learn(&cost, &held, rows < held.tokens ? NULL : &load, (double)e->loop.last_step_ns);
+    if (rows < held.tokens) {
+        cot_cost_load served[COT_MAX_RANKS];
+        count_served(served, e, fed, 2, false);
+        load = cot_cost_learn_served(&cost, &held, served, e->info.ranks, LAYERS);
+    }
+    cot_cost_learn(&cost, &held, &load, (double)e->loop.last_step_ns);
     return cost;
 }
 
@@ -117,7 +151,11 @@ static void shares_of_steps_are_learnt_as_shares(void **state)
             after.rows = now->rows;
             after.sends = now->sends;
             after.most = now->most;
-            cot_cost_learn(&after, &held, NULL, (double)engine->loop.last_step_ns);
+            cot_cost_load served[COT_MAX_RANKS];
+            if (!before.steps) after.told = (cot_cost_load){1, 1, 1};
+            count_served(served, engine, &fed, 1, true);
+            const cot_cost_load load = cot_cost_learn_served(&after, &held, served, ranks, LAYERS);
+            cot_cost_learn(&after, &held, &load, (double)engine->loop.last_step_ns);
             assert_memory_equal(&after, now, sizeof after);
             for (int d = 0; d < COT_COST_DOUBLINGS; d++)
                 assert_int_equal(now->routed[d] - before.routed[d], (int64_t)1 << d <= fed.tokens / ranks);

@@ -68,6 +68,22 @@ static void count(cot_rank_routing *r, bool called[EXPERTS], const struct fed *f
     }
 }
 
+/* The same tokens as calls of the ranks that serve them; called [e]: some token did before. */
+static void count_served(cot_rank_routing *ranks, bool called[EXPERTS], const struct fed *f, int64_t begin,
+                         int64_t end, int home, int layer, const cot_expert_replicas *replicas)
+{
+    for (int64_t t = begin; t < end; t++) {
+        bool reached[MOST_RANKS] = {false};
+        for (int k = 0; k < TOP_K; k++) {
+            const int e = f->experts[t][layer][k], rank = replicas->rank[replicas->begin[e]];
+            ranks[rank].served++;
+            ranks[rank].served_experts += !called[e];
+            ranks[rank].received += rank != home && !reached[rank];
+            called[e] = reached[rank] = true;
+        }
+    }
+}
+
 /* What each rank's tokens called in the step. Where all ranks have a part of every token, the tokens of the one sequence are at
  * home on ranks in equal shares. */
 static void count_routing(cot_rank_routing *routing, const cot_engine *engine, const struct fed *fed,
@@ -77,13 +93,15 @@ static void count_routing(cot_rank_routing *routing, const cot_engine *engine, c
     memset(routing, 0, MOST_RANKS * sizeof *routing);
     for (int layer = 0; layer < LAYERS; layer++) {
         const cot_expert_replicas replicas = cot_expert_layout_layer(&engine->layout, layer);
+        bool by_any[EXPERTS] = {false};
         for (int rank = 0; rank < ranks; rank++) {
             bool called[EXPERTS] = {false};
             for (int i = 0; i < SEQUENCES; i++) {
                 const int64_t n = fed[i].tokens, begin = shared ? rank * n / ranks : 0,
                               end = shared ? (rank + 1) * n / ranks : n;
-                if (shared || fed[i].home == rank)
-                    count(&routing[rank], called, &fed[i], begin, end, rank, layer, &replicas);
+                if (!shared && fed[i].home != rank) continue;
+                count(&routing[rank], called, &fed[i], begin, end, rank, layer, &replicas);
+                count_served(routing, by_any, &fed[i], begin, end, rank, layer, &replicas);
             }
         }
     }
@@ -128,6 +146,9 @@ static void assert_step(const cot_engine *engine, const struct told *told, const
         assert_int_equal(r->local, wanted->local);
         assert_int_equal(r->sends, wanted->sends);
         assert_int_equal(r->distinct_experts, wanted->distinct_experts);
+        assert_int_equal(r->served, wanted->served);
+        assert_int_equal(r->served_experts, wanted->served_experts);
+        assert_int_equal(r->received, wanted->received);
     }
 }
 

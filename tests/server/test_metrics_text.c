@@ -158,7 +158,11 @@ static void test_engine(void **state)
                                  .prefill_ns = 4000000,
                                  .decode_ns = 5000000};
     for (uint64_t r = 0; r < RANKS; r++)
-        rank_counts[r] = (cot_backend_rank){100 + r, 200 + r, 300 + r, 400 + r, 500 + r};
+        rank_counts[r] = (cot_backend_rank){.tokens = 100 + r,
+                                            .activations = 200 + r,
+                                            .local = 300 + r,
+                                            .sends = 400 + r,
+                                            .distinct_experts = 500 + r};
     for (uint64_t p = 0; p < PHASES; p++) {
         sums[0][p] = (p + 1) * 511;
         sums[1][p] = (p + 1) * 9000 + 36;

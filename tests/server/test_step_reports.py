@@ -85,6 +85,10 @@ class StepReports(unittest.TestCase):
         for member, name in RANKS.items():
             for rank in range(ranks):
                 self.assertEqual(sum(report["ranks"][rank][member] for report in reports), grown(name + "_total", rank=str(rank)), (member, rank))
+        for report in reports:  # what ranks call and send is what ranks serve and receive
+            for called, served in (("activations", "served"), ("sends", "received")):
+                self.assertEqual(*(sum(rank[member] for rank in report["ranks"]) for member in (called, served)))
+            self.assertTrue(all(rank["served_experts"] <= rank["served"] and (rank["served_experts"] > 0) == (rank["served"] > 0) for rank in report["ranks"]))
         for phase in ("attention", "dispatch", "combine", "metadata"):
             self.assertEqual(sum(report["bytes"][phase] for report in reports), grown("sent_bytes_total", phase=phase), phase)
         self.assertEqual(sum(report["bytes"]["control"] for report in reports) > 0, ranks > 1)

@@ -80,7 +80,11 @@ void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *
     int64_t jobs = 0, filled = 0; // of the batch in hand, whose rows begin at `rows`
     if (moe->form.reduced)
         memset(moe->sums, 0, (size_t)(replies_made(moe) * o->expert.hidden) * sizeof *moe->sums);
-    for (int64_t e = 0; e < moe->replicas; e++)
+    for (int from = 0; from < moe->form.ranks; from++)
+        if (from != o->fabric->rank) moe->times.received_rows += (uint64_t)moe->layout.from[from].rows;
+    for (int64_t e = 0; e < moe->replicas; e++) {
+        moe->times.served_experts += moe->totals[e] > 0;
+        moe->times.served_rows += (uint64_t)moe->totals[e];
         for (int64_t left = moe->totals[e], count; left > 0; left -= count) {
             count = left < moe->batch_rows ? left : moe->batch_rows;
             if (filled + count > moe->batch_rows) {
@@ -97,6 +101,7 @@ void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *
             filled += count;
             moe->times.tile_passes++;
         }
+    }
     if (filled) run_batch(moe, jobs, order, filled);
     if (moe->form.reduced) cot_pool_run(o->pool, replies_made(moe), round_sum, moe);
 }

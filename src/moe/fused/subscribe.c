@@ -28,7 +28,10 @@ static int32_t new_tile(cot_fused *moe, int32_t slot)
 static int32_t tile_for(cot_fused *moe, int32_t slot)
 {
     int32_t tile = moe->open_tile[slot];
-    if (tile < 0) return moe->open_tile[slot] = new_tile(moe, slot);
+    if (tile < 0) {
+        moe->times.served_experts++;
+        return moe->open_tile[slot] = new_tile(moe, slot);
+    }
     const int32_t rows = moe->tile[tile].rows;
     if (rows == COT_FFN_TILE_ROWS / 2 && moe->full_tile[slot] >= 0) {
         cot_fused_release(moe, moe->full_tile[slot]);
@@ -51,6 +54,8 @@ static void add_entry(cot_fused *moe, int32_t slot, int64_t row, float weight, c
 void cot_fused_add_row(cot_fused *moe, int source, int64_t first, int64_t row, int64_t number,
                        const cot_fused_entry *entries, int64_t count)
 {
+    moe->times.served_rows += (uint64_t)count;
+    moe->times.received_rows += source != moe->options.fabric->rank;
     if (cot_fused_is_exact(moe)) {
         moe->source[source].outstanding += count;
         for (int64_t i = 0; i < count; i++)
