@@ -113,7 +113,8 @@ typedef struct cot_engine_options {
         /* How often it looks whether experts should move: "4096steps", "60s", or both with a comma between, whichever is
          * over first. Default: "4096steps,60s". */
         const char *rebalance_interval;
-        /* Replicas of experts that it moves at most each time, 1 to 2^20. Default 64. */
+        /* Replicas of experts that it moves at most each time, 1 to 2^20, beside those of them that the time before left.
+         * Default 64. */
         int64_t moves_a_cycle;
         /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot,
          * in turn: what a shape takes to compute and to send can be measured where its weights have no room. Default: all

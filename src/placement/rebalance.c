@@ -219,7 +219,7 @@ static int32_t best_of(const cycle *c, int32_t l, const layer_plan *p, int64_t l
 
 static void take_changes(cycle *c)
 {
-    int64_t left = c->r->o.moves_a_cycle;
+    int64_t left = c->r->o.moves_a_cycle + c->r->saved_moves;
     for (;;) {
         double rate = 0;
         int32_t which = -1, upto = 0;
@@ -423,12 +423,18 @@ void cot_rebalance_plan_close(cot_rebalance_plan *plan)
 
 void cot_rebalance_adopt(cot_rebalance *r, const cot_rebalance_plan *plan, cot_rebalance_clock now)
 {
-    const size_t n = (size_t)plan->layers * (size_t)plan->experts;
-    for (size_t i = 0; i < n; i++) {
-        if (!plan->changes[i]) continue;
-        r->changed[i] = now;
-        r->has_changed[i] = true;
+    const size_t E = (size_t)plan->experts;
+    int64_t left = r->o.moves_a_cycle + r->saved_moves;
+    for (size_t l = 0; l < (size_t)plan->layers; l++) {
+        bool changes = false;
+        for (size_t i = l * E; i < (l + 1) * E; i++) {
+            if (!plan->changes[i]) continue;
+            r->changed[i] = now;
+            r->has_changed[i] = changes = true;
+        }
+        if (changes) left -= plan->layer[l].moves;
     }
+    r->saved_moves = left < r->o.moves_a_cycle ? left : r->o.moves_a_cycle;
     r->last = now;
     r->cycles++;
 }
