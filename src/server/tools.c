@@ -194,11 +194,23 @@ static bool move_references(json_t *schema, const char *path, bool by_name)
     return good;
 }
 
-/* The schema of arguments, which are an object whatever else it says; the caller's. */
+/* Whether a schema's properties are all that it says of an object's members. */
+static bool lists_members(const json_t *schema)
+{
+    static const char *const others[] = {"additionalProperties", "patternProperties", "unevaluatedProperties",
+                                         "anyOf", "oneOf", "allOf", "if", "$ref", "minProperties"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (json_object_get(schema, others[i])) return false;
+    return json_object_size(json_object_get(schema, "properties")) > 0;
+}
+
+/* The schema of arguments, which are an object whatever else it says, with those that it lists where it lists some: functions take no
+ * others. The caller's. */
 static json_t *parameters_of(const json_t *tool)
 {
     const json_t *parameters = cot_api_get(json_object_get(tool, "function"), "parameters");
     json_t *schema = parameters ? json_deep_copy(parameters) : json_object();
+    if (schema && lists_members(schema)) json_object_set_new(schema, "additionalProperties", json_false());
     if (schema && !json_object_set_new(schema, "type", json_string("object"))) return schema;
     json_decref(schema);
     return NULL;

@@ -46,6 +46,12 @@ class Tools(Constrained):
         for choice in self.ask(tool_choice="required", n=4, parallel_tool_calls=False):
             [call] = choice["message"]["tool_calls"]
             self.check(call)
+        described = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}}
+        for choice in ("required", NAMED):  # functions take what is described alone
+            tools = [{"type": "function", "function": {"name": "tide", "parameters": described}}]
+            for answer in self.ask(tools=tools, tool_choice=choice, n=4, parallel_tool_calls=False, temperature=2, logit_bias={"93": -100, "2": 20}):
+                for call in answer["message"]["tool_calls"]:
+                    self.assertLessEqual(set(json.loads(call["function"]["arguments"])), {"n"})
         untyped = [{"properties": {"n": {"type": "integer", "maximum": 9}}}, {"description": "anything"}, {},
                    {"$ref": "#/$defs/One", "$defs": {"One": {"maxProperties": 1}}}, {"type": ["object", "null"]}]  # fmt: skip
         for parameters in untyped:  # arguments are an object whatever their schema leaves open
