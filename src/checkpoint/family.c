@@ -117,6 +117,7 @@ enum {
     GRANITEMOESHARED,
     AFMOE,
     SARVAM_MOE,
+    BAILING_MOE_V2,
     QWEN3_NEXT,
     QWEN3_5_MOE,
     FAMILIES
@@ -125,13 +126,16 @@ enum {
 #define FOLDER "small checkpoint"
 #define FOLDER_AND_GGUF FOLDER ", GGUF"
 
-static const cot_architecture architectures[FAMILIES + 1] = {
+/* Behind those of families what folders are called whose text_config is of one. */
+enum { KIMI_K25 = FAMILIES, MISTRAL3, QWEN3_5_SEEING, ARCHITECTURES };
+
+static const cot_architecture architectures[ARCHITECTURES + 1] = {
     [MIXTRAL] = {"MixtralForCausalLM", "Mixtral 8x7B and 8x22B", FOLDER_AND_GGUF},
     [OLMOE] = {"OlmoeForCausalLM", "OLMoE 1B-7B", FOLDER_AND_GGUF},
     [QWEN2_MOE] = {"Qwen2MoeForCausalLM", "Qwen1.5-MoE and Qwen2 57B-A14B", FOLDER_AND_GGUF},
     [QWEN3_MOE] = {"Qwen3MoeForCausalLM", "Qwen3 30B-A3B and 235B-A22B", FOLDER_AND_GGUF},
     [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", "DeepSeek-V2, V2-Lite, V2.5 and Coder-V2", FOLDER_AND_GGUF},
-    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", "DeepSeek-V3, V3.1, R1; Kimi-K2, K2.5 (text)", FOLDER_AND_GGUF},
+    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", "DeepSeek-V3, V3.1, R1; Kimi-K2", FOLDER_AND_GGUF},
     [GPT_OSS] = {"GptOssForCausalLM", "gpt-oss-20b and gpt-oss-120b", FOLDER_AND_GGUF},
     [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", "GLM-4.7-Flash", FOLDER},
     [DOTS1] = {"Dots1ForCausalLM", "dots.llm1", FOLDER},
@@ -141,17 +145,23 @@ static const cot_architecture architectures[FAMILIES + 1] = {
     [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM", "DeepSeek-V3.2, where attention is dense", FOLDER},
     [GLM4_MOE] = {"Glm4MoeForCausalLM", "GLM-4.5, 4.5-Air, 4.6 and 4.7", FOLDER_AND_GGUF},
     [MINIMAX_M2] = {"MiniMaxM2ForCausalLM", "MiniMax-M2 and M2.1", FOLDER_AND_GGUF},
-    [MISTRAL4] = {"Mistral4ForCausalLM", "Mistral 4, and its text where it sees", FOLDER},
+    [MISTRAL4] = {"Mistral4ForCausalLM", "Mistral 4", FOLDER},
     [FLEX_OLMO] = {"FlexOlmoForCausalLM", "FlexOlmo 7x7B", FOLDER},
     [HUNYUAN_V1_MOE] = {"HunYuanMoEV1ForCausalLM", "Hunyuan-A13B", FOLDER},
     [GRANITEMOE] = {"GraniteMoeForCausalLM", "Granite 3.0 and 3.1 1B-A400M and 3B-A800M", FOLDER},
     [GRANITEMOESHARED] = {"GraniteMoeSharedForCausalLM", "Granite with a shared network", FOLDER},
     [AFMOE] = {"AfmoeForCausalLM", "Trinity Nano, Mini and Large", FOLDER},
     [SARVAM_MOE] = {"SarvamMoEForCausalLM", "Sarvam 30B", FOLDER},
+    [BAILING_MOE_V2] = {"BailingMoeV2ForCausalLM", "Ling 2.0 and Ring 2.0, mini, flash and 1T",
+                        "Sarvam's checkpoint"},
     [PHIMOE] = {"PhiMoEForCausalLM", "Phi-3.5-MoE, first 4,096 tokens", FOLDER},
     [QWEN3_NEXT] = {"Qwen3NextForCausalLM", "Qwen3-Next 80B-A3B", FOLDER},
-    [QWEN3_5_MOE] = {"Qwen3_5MoeForCausalLM", "Qwen3.5 and Qwen3.6 with experts (text)", FOLDER},
+    [QWEN3_5_MOE] = {"Qwen3_5MoeForCausalLM", "Qwen3.5 and Qwen3.6 with experts", FOLDER},
     [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", "GLM-5, where attention is dense", FOLDER},
+    [KIMI_K25] = {"KimiK25ForConditionalGeneration", "Kimi-K2.5, its text", FOLDER},
+    [MISTRAL3] = {"Mistral3ForConditionalGeneration", "Mistral 4 where it sees, its text", FOLDER},
+    [QWEN3_5_SEEING] = {"Qwen3_5MoeForConditionalGeneration", "Qwen3.5 and Qwen3.6 with experts, their text",
+                        FOLDER},
 };
 
 static const cot_family *const families[FAMILIES] = {
@@ -179,6 +189,7 @@ static const cot_family *const families[FAMILIES] = {
     [GRANITEMOESHARED] = &cot_family_granitemoeshared,
     [AFMOE] = &cot_family_afmoe,
     [SARVAM_MOE] = &cot_family_sarvam_moe,
+    [BAILING_MOE_V2] = &cot_family_bailing_moe_v2,
     [QWEN3_NEXT] = &cot_family_qwen3_next,
     [QWEN3_5_MOE] = &cot_family_qwen3_5_moe,
 };

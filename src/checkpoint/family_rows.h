@@ -79,8 +79,8 @@
 extern const cot_family cot_family_mixtral, cot_family_olmoe, cot_family_qwen2_moe, cot_family_qwen3_moe,
     cot_family_gpt_oss, cot_family_ernie4_5_moe, cot_family_flex_olmo, cot_family_hunyuan_v1_moe,
     cot_family_granitemoe, cot_family_granitemoeshared, cot_family_phimoe;
-extern const cot_family cot_family_afmoe, cot_family_sarvam_moe, cot_family_glm4_moe, cot_family_minimax_m2,
-    cot_family_dots1, cot_family_solar_open, cot_family_hy_v3;
+extern const cot_family cot_family_afmoe, cot_family_sarvam_moe, cot_family_bailing_moe_v2,
+    cot_family_glm4_moe, cot_family_minimax_m2, cot_family_dots1, cot_family_solar_open, cot_family_hy_v3;
 extern const cot_family cot_family_deepseek_v2, cot_family_deepseek_v3, cot_family_deepseek_v32,
     cot_family_glm4_moe_lite, cot_family_glm_moe_dsa, cot_family_mistral4;
 extern const cot_family cot_family_qwen3_next, cot_family_qwen3_5_moe;

@@ -127,32 +127,53 @@ const cot_family cot_family_afmoe = {
                 [COT_WEIGHT_GATE_CORRECTION] = TENSOR("mlp.expert_bias")},
 };
 
+/* Ling 2's layout, which Sarvam's models have, too. */
+#define LING_TENSORS                                                                                         \
+    .tensors = {[COT_WEIGHT_EMBEDDING] = "model.word_embeddings.weight",                                     \
+                [COT_WEIGHT_Q] = TENSOR("attention.query_key_value.weight"),                                 \
+                [COT_WEIGHT_K] = TENSOR("attention.query_key_value.weight"),                                 \
+                [COT_WEIGHT_V] = TENSOR("attention.query_key_value.weight"),                                 \
+                [COT_WEIGHT_O] = TENSOR("attention.dense.weight"),                                           \
+                [COT_WEIGHT_Q_NORM] = TENSOR("attention.query_layernorm.weight"),                            \
+                [COT_WEIGHT_K_NORM] = TENSOR("attention.key_layernorm.weight"),                              \
+                [COT_WEIGHT_GATE_CORRECTION] = TENSOR("mlp.gate.expert_bias")}
+#define LING_EXPERTS(shared, first_moe_layer, groups, group_limit)                                           \
+    [COT_SIZE_EXPERTS] = TOLD("num_experts"), [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),                \
+    [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),                                             \
+    [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size"},                                                   \
+    [COT_SIZE_SHARED_EXPERTS] = {"num_shared_experts", .absent = shared, .nullable = true},                  \
+    [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = first_moe_layer},                       \
+    [COT_SIZE_SPARSE_STEP] = {.absent = 1},                                                                  \
+    [COT_SIZE_GROUPS] = {"n_group", .absent = groups, .nullable = true},                                     \
+    [COT_SIZE_GROUP_LIMIT] = {"topk_group", .absent = group_limit, .nullable = true}
+
 const cot_family cot_family_sarvam_moe = {
     .model_type = "sarvam_moe",
     .fixed =
         "{\"attention_bias\": false, \"use_qkv_bias\": false, \"use_bias\": false, \"use_qk_norm\": true, "
         "\"score_function\": \"sigmoid\"}",
-    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = TOLD("num_experts"),
-              [COT_SIZE_TOP_K] = TOLD("num_experts_per_tok"),
-              [COT_SIZE_MOE_INTERMEDIATE] = TOLD("moe_intermediate_size"),
-              [COT_SIZE_DENSE_INTERMEDIATE] = {"intermediate_size"},
-              [COT_SIZE_SHARED_EXPERTS] = {"num_shared_experts", .absent = 0, .nullable = true},
-              [COT_SIZE_FIRST_MOE_LAYER] = {"first_k_dense_replace", .absent = 0},
-              [COT_SIZE_SPARSE_STEP] = {.absent = 1},
-              [COT_SIZE_GROUPS] = {"n_group", .absent = 1, .nullable = true},
-              [COT_SIZE_GROUP_LIMIT] = {"topk_group", .absent = 1, .nullable = true}},
+    .sizes = {TOLD_SIZES, GQA_SIZES(0, 0), LING_EXPERTS(0, 0, 1, 1)},
     .norm_eps = 1e-6,
     .rope_theta = 1e4,
     .rotary = 1,
     .qk_norm = COT_QK_NORM_HEAD,
     V3_GATE,
     .scaling = 1,
-    .tensors = {[COT_WEIGHT_EMBEDDING] = "model.word_embeddings.weight",
-                [COT_WEIGHT_Q] = TENSOR("attention.query_key_value.weight"),
-                [COT_WEIGHT_K] = TENSOR("attention.query_key_value.weight"),
-                [COT_WEIGHT_V] = TENSOR("attention.query_key_value.weight"),
-                [COT_WEIGHT_O] = TENSOR("attention.dense.weight"),
-                [COT_WEIGHT_Q_NORM] = TENSOR("attention.query_layernorm.weight"),
-                [COT_WEIGHT_K_NORM] = TENSOR("attention.key_layernorm.weight"),
-                [COT_WEIGHT_GATE_CORRECTION] = TENSOR("mlp.gate.expert_bias")},
+    LING_TENSORS,
+};
+
+/* Its model_type, "bailing_moe", is that of Ling 1, too, whose gates score by a softmax: the architecture decides. */
+const cot_family cot_family_bailing_moe_v2 = {
+    .model_type = "bailing_moe_v2",
+    .fixed = "{\"use_qkv_bias\": false, \"use_bias\": false, \"use_qk_norm\": true, \"score_function\": "
+             "\"sigmoid\", "
+             "\"norm_topk_prob\": true, \"moe_router_enable_expert_bias\": true}",
+    .sizes = {TOLD_SIZES, GQA_SIZES(4, 128), LING_EXPERTS(1, 1, 8, 4)},
+    .norm_eps = 1e-6,
+    .rope_theta = 6e5,
+    .rotary = 1,
+    .qk_norm = COT_QK_NORM_HEAD,
+    V3_GATE,
+    .scaling = 1,
+    LING_TENSORS,
 };

@@ -39,8 +39,8 @@ typedef struct cot_rebalance_options {
     int32_t layers, experts, ranks, top_k;
     int32_t slots;                       // of a layer that a rank may fill
     int64_t interval_steps, interval_ns; // a cycle is due after either; 0: not by that, and one is not 0
-    int32_t cool_down; // intervals that a (layer, expert) which changed stays where it is; 1 or more
-    double margin;     // times its moves' copies that a change must save in that time
+    int32_t cool_down;     // intervals that a (layer, expert) which changed stays where it is; 1 or more
+    double margin;         // times its moves' copies that a change must save in that time
     int64_t moves_a_cycle; // at most; what a cycle leaves of them the next one may make, too
     double row_ns, expert_ns, send_ns;
     const double *copy_ns;  // [L] that steps are longer for one copy of an expert
@@ -56,7 +56,7 @@ typedef struct cot_rebalance {
     double *copy_ns, *distance;
     cot_rebalance_clock last; // when the last cycle was
     int64_t cycles;
-    int64_t saved_moves; // of earlier cycles, no more than those of one
+    int64_t saved_moves;          // of earlier cycles, no more than those of one
     cot_rebalance_clock *changed; // [L][E] when it last did
     bool *has_changed;            // [L][E]
 } cot_rebalance;

@@ -516,18 +516,36 @@ static void what_is_left_out(void **state)
     }
 }
 
+/* What configurations of released models leave out, and that Ling 1, of the same model_type, is another. */
+static void ling_2(void **state)
+{
+    (void)state;
+    static const char ling[] = "{'architectures': ['BailingMoeV2ForCausalLM'], 'model_type': 'bailing_moe', "
+                               "'num_experts': 16, " NUMBERS "}";
+    cot_config c = config_accept(
+        ling, "{'num_attention_heads': 8, 'partial_rotary_factor': 0.5, 'routed_scaling_factor': 2.5}");
+    assert_int_equal(c.gate.groups, 8);
+    assert_int_equal(c.gate.group_limit, 4);
+    assert_int_equal(c.head_dim, 128);
+    assert_int_equal(c.rope_width, 64);
+    assert_int_equal(c.shared_intermediate, 24);
+    assert_false(c.layer[0].moe);
+    assert_true(c.layer[1].moe);
+    cot_config_clear(&c);
+    config_refuse(ling, "{'num_attention_heads': 8, 'use_qk_norm': false}", COT_UNSUPPORTED, "'use_qk_norm'");
+    config_refuse(ling, "{'num_attention_heads': 8, 'norm_topk_prob': false}", COT_UNSUPPORTED,
+                  "'norm_topk_prob'");
+    config_refuse(ling, "{'architectures': ['BailingMoeForCausalLM']}", COT_UNSUPPORTED,
+                  "unknown architecture 'BailingMoeForCausalLM'");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(layers),
-                                       cmocka_unit_test(windows),
-                                       cmocka_unit_test(gates),
-                                       cmocka_unit_test(fixed),
-                                       cmocka_unit_test(context_is_cut),
-                                       cmocka_unit_test(nested),
-                                       cmocka_unit_test(partial_rotation),
-                                       cmocka_unit_test(multipliers),
-                                       cmocka_unit_test(rotations),
-                                       cmocka_unit_test(states),
-                                       cmocka_unit_test(what_is_left_out)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ling_2),      cmocka_unit_test(layers),
+                                       cmocka_unit_test(windows),     cmocka_unit_test(gates),
+                                       cmocka_unit_test(fixed),       cmocka_unit_test(context_is_cut),
+                                       cmocka_unit_test(nested),      cmocka_unit_test(partial_rotation),
+                                       cmocka_unit_test(multipliers), cmocka_unit_test(rotations),
+                                       cmocka_unit_test(states),      cmocka_unit_test(what_is_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

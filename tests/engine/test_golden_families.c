@@ -12,10 +12,12 @@
 #include "checkpoint/checkpoint.h"
 
 #include <dirent.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FAMILIES COT_SHARED "/golden/families/"
 enum { FOUND = 25 }; // at least
@@ -339,6 +341,30 @@ static void converted(void **state)
     assert_true(getenv("COT_FAMILY") || written >= FOUND - 5);
 }
 
+/* Sarvam's layout is Ling 2's: under its names, which its folders have, the same numbers come. */
+static void ling_2(void **state)
+{
+    pad = *state;
+    json_t *config = json_load_file(FAMILIES "sarvam-moe/config.json", 0, NULL);
+    struct answers a;
+    assert_non_null(config);
+    json_object_set_new(config, "architectures", json_pack("[s]", "BailingMoeV2ForCausalLM"));
+    json_object_set_new(config, "model_type", json_string("bailing_moe"));
+    json_object_set_new(config, "moe_router_enable_expert_bias", json_true());
+    json_object_set_new(config, "num_nextn_predict_layers", json_integer(0));
+    char *text = json_dumps(config, 0);
+    put_text(pad, "config.json", text);
+    assert_int_equal(symlink(FAMILIES "sarvam-moe/model.safetensors", in_scratch(pad, "model.safetensors")),
+                     0);
+    assert_int_equal(
+        symlink(FAMILIES "sarvam-moe/expected.safetensors", in_scratch(pad, "expected.safetensors")), 0);
+    assert_true(answers_open(&a, pad->path));
+    compare(&a, "Ling 2");
+    answers_close(&a);
+    free(text);
+    json_decref(config);
+}
+
 int main(void)
 {
     if (golden_absent("golden answers of families")) return SKIPPED;
@@ -351,6 +377,7 @@ int main(void)
         cmocka_unit_test(states_are_told),
         cmocka_unit_test(absent_families_are_named),
         cmocka_unit_test(not_converted),
-        cmocka_unit_test_setup_teardown(converted, scratch_open, scratch_close)};
+        cmocka_unit_test_setup_teardown(converted, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(ling_2, scratch_open, scratch_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

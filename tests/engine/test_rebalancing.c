@@ -194,7 +194,8 @@ static void live_through(const struct way *way, uint64_t *seed)
     assert_int_equal(told.refused, 0);
     assert_int_equal(layers, (told.moved + told.stayed) * info.moe_layers);
     assert_true(told.layers[0] >= told.moved);
-    assert_in_range(told.copies, 1, (told.moved + told.stayed) * (way->moves_a_cycle ? way->moves_a_cycle : 64));
+    assert_in_range(told.copies, 1,
+                    (told.moved + told.stayed) * (way->moves_a_cycle ? way->moves_a_cycle : 64));
     assert_true(told.plan_ns > 0);
     const double after = part_of_first(engine, calls);
     printf("%s, %s: rank 0 got %.1f %% of calls, and gets %.1f %% behind %lld of %lld cycles, %lld copies\n",

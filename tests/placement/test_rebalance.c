@@ -688,10 +688,14 @@ static void test_intervals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_load),   cmocka_unit_test(test_joint),
-        cmocka_unit_test(test_margin), cmocka_unit_test(test_what_pays_most_for_a_move), cmocka_unit_test(test_moves_that_a_cycle_leaves),
-        cmocka_unit_test(test_time),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_learnt), cmocka_unit_test(test_intervals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load),
+                                       cmocka_unit_test(test_joint),
+                                       cmocka_unit_test(test_margin),
+                                       cmocka_unit_test(test_what_pays_most_for_a_move),
+                                       cmocka_unit_test(test_moves_that_a_cycle_leaves),
+                                       cmocka_unit_test(test_time),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_learnt),
+                                       cmocka_unit_test(test_intervals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static int run(const void *context)
     const settings *s = context;
     if (!s->json) {
         for (const cot_architecture *a = cot_architectures(); a->name; a++)
-            printf("%-27s %-22s %s\n", a->name, a->tested, a->description);
+            printf("%-34s %-22s %s\n", a->name, a->tested, a->description);
         return CLI_EXIT_OK;
     }
     json_t *list = json_array();
