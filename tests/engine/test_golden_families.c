@@ -338,7 +338,7 @@ static void converted(void **state)
 {
     pad = *state;
     each_family(false, FOUND, compare_written);
-    assert_true(getenv("COT_FAMILY") || written >= FOUND - 5);
+    assert_true(getenv("COT_FAMILY") || written >= FOUND - 6);
 }
 
 /* Sarvam's layout is Ling 2's: under its names, which its folders have, the same numbers come. */
