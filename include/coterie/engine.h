@@ -275,10 +275,16 @@ typedef struct cot_engine_rebalancing {
     int64_t moved, stayed,
         refused; /* cycles: moves began; there were none to be made; they could not begin */
     int64_t layers[COT_ENGINE_REASONS]; /* in all cycles, by reason */
-    int64_t copies, drops;              /* that were asked for */
-    double before_ns, saving_ns;        /* of the last cycle */
-    int64_t since_ns;                   /* since the last cycle, or the engine was opened */
-    int64_t plan_ns;                    /* that cycles took beside steps, moves left out */
+    int64_t last[COT_ENGINE_REASONS];   /* in the last one */
+    int64_t given_up; /* of those that moved: moves took longer than their bytes and one time-out should */
+    int64_t copies, drops;       /* that were asked for */
+    double before_ns, saving_ns; /* of the last cycle */
+    /* Moves that were compared: 256 steps before they began, as many when they were over, all else as it was; of the last of them what a step was
+     * to take less, and what its time is less by beyond what the cost model says of all but experts, the median of steps. */
+    int64_t compared;
+    double foreseen_ns, realised_ns;
+    int64_t since_ns; /* since the last cycle, or the engine was opened */
+    int64_t plan_ns;  /* that cycles took beside steps, moves left out */
 } cot_engine_rebalancing;
 /* Thread-safe, and cheap. */
 void cot_engine_get_rebalancing(cot_engine *engine, cot_engine_rebalancing *rebalancing);

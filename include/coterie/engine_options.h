@@ -110,6 +110,9 @@ typedef struct cot_engine_options {
          * s-moe and with tables, which know where experts are; with drawn routing; and where there are no experts, or
          * layers share them. */
         const char *rebalance;
+        /* With "joint": how far ranks are from each other, [P][P], from the row's rank to the column's, 0 or more, in any
+         * unit; copied. Default: all are as far. */
+        const double *distances;
         /* How often it looks whether experts should move: "4096steps", "60s", or both with a comma between, whichever is
          * over first. Default: "4096steps,60s". */
         const char *rebalance_interval;

@@ -472,6 +472,7 @@ class _EngineOptionsExperts(Structure):
         ("migration_share", c_double),
         ("migration_bandwidth", c_int64),
         ("rebalance", c_char_p),
+        ("distances", c_void_p),
         ("rebalance_interval", c_char_p),
         ("moves_a_cycle", c_int64),
         ("layers", c_int32),

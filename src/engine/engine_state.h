@@ -7,6 +7,7 @@
 #include "engine/masks.h"
 #include "engine/migrate.h"
 #include "engine/options.h"
+#include "engine/saving.h"
 #include "engine/sampler.h"
 #include "engine/tables.h"
 #include "placement/epoch.h"
@@ -48,7 +49,9 @@ typedef struct cot_moving {
     int64_t timeout_ns;
     cot_migrate migrate; // while under way
     cot_migrate_budget budget;
-    cot_engine_moves told; // by the mutex of cot_placing: other threads read it
+    bool bounded;                // they are of a cycle, and end when they take longer than their bytes should
+    int64_t began_ns, all_bytes; // when they did; of all their copies
+    cot_engine_moves told;       // by the mutex of cot_placing: other threads read it
 } cot_moving;
 
 /* Experts that the engine moves by itself. */
@@ -58,7 +61,8 @@ typedef struct cot_rebalancing {
     int64_t steps, tokens;    // of the loop at the last cycle
     double *calls, *copy_ns;  // [MoE layers][E], [MoE layers] scratch
     double copied_ns, copied_bytes;
-    uint64_t counted_id;         // the moves whose copies are in those
+    uint64_t counted_id; // the moves whose copies are in those
+    cot_saving saving;
     cot_engine_rebalancing told; // by the mutex of cot_placing: other threads read it
     int64_t last_ns;             // the same: when the last cycle was, or the engine was opened
 } cot_rebalancing;
@@ -131,6 +135,10 @@ cot_status cot_rebalancing_check(const cot_engine *engine, const cot_engine_reso
 /* The options' rebalancing begins. Close either way. Errors: OUT_OF_MEMORY. */
 cot_status cot_rebalancing_open(cot_engine *engine, const cot_engine_resolved *options, cot_error *error);
 void cot_rebalancing_close(cot_rebalancing *rebalancing);
+/* A step was run, and took so long. */
+void cot_rebalancing_see(cot_engine *engine, const cot_step *step, int64_t ns);
+/* Moves of a cycle were given up since they took too long. */
+void cot_rebalancing_give_up(cot_engine *engine);
 /* Behind a step: where a cycle is due, and no moves are under way, it is made, and its moves begin. */
 void cot_rebalancing_go_on(cot_engine *engine);
 

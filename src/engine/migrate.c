@@ -431,6 +431,11 @@ void cot_migrate_cancel(cot_migrate *m)
     stop(m, COT_MOVE_CANCELLED);
 }
 
+void cot_migrate_time_out(cot_migrate *m)
+{
+    stop(m, COT_MOVE_TIMED_OUT);
+}
+
 static bool awaits(const cot_migrate *m, bool draining)
 {
     for (int64_t i = 0; i < m->moves; i++)

@@ -124,6 +124,8 @@ void cot_migrate_placed(cot_migrate *m, bool adopted);
 void cot_migrate_tick(cot_migrate *m, int64_t now_ns);
 /* What is not published is given up; what is stays. */
 void cot_migrate_cancel(cot_migrate *m);
+/* The same, since all of it takes too long. */
+void cot_migrate_time_out(cot_migrate *m);
 /* A move whose chunks are under way or have begun, NULL: there is none. */
 const cot_migrate_move *cot_migrate_at_work(const cot_migrate *m);
 
@@ -140,6 +142,9 @@ typedef struct cot_migrate_budget {
 } cot_migrate_budget;
 /* Bytes of a chunk that may be sent behind a step that took step_ns, 0: none. Without steps (0) by share the most at once. */
 int64_t cot_migrate_allow(cot_migrate_budget *budget, int64_t step_ns, int64_t now_ns);
+/* How long so many bytes should take at most: one after the other, at the rate that the budget gives, and `timeout_ns`. INT64_MAX: what a byte
+ * takes is not known yet. */
+int64_t cot_migrate_longest_ns(const cot_migrate_budget *budget, int64_t bytes, int64_t timeout_ns);
 /* What was sent, chunks of so many bytes at the same time, has taken so long. */
 void cot_migrate_pay(cot_migrate_budget *budget, int64_t bytes, int64_t ns);
 

@@ -45,6 +45,14 @@ int64_t cot_migrate_allow(cot_migrate_budget *b, int64_t step_ns, int64_t now_ns
     return b->ns_a_byte > 0 ? clamp(b->credit / b->ns_a_byte) : COT_MIGRATE_LEAST_BYTES;
 }
 
+int64_t cot_migrate_longest_ns(const cot_migrate_budget *b, int64_t bytes, int64_t timeout_ns)
+{
+    const double forever = 1e18,
+                 ns_a_byte = b->bytes_per_s > 0 ? 1e9 / b->bytes_per_s : b->ns_a_byte / b->share,
+                 ns = (double)bytes * ns_a_byte + (double)timeout_ns;
+    return ns_a_byte > 0 && ns < forever ? (int64_t)ns : INT64_MAX;
+}
+
 void cot_migrate_pay(cot_migrate_budget *b, int64_t bytes, int64_t ns)
 {
     b->credit -= b->bytes_per_s > 0 ? (double)bytes : (double)ns;

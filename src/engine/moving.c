@@ -139,8 +139,10 @@ static cot_status target_of(cot_expert_layout *target, const cot_engine *e, cons
 cot_status cot_engine_move_experts(cot_engine *e, const cot_expert_map *to, const char *name,
                                    const cot_engine_moves_options *options, uint64_t *id, cot_error *error)
 {
-    const cot_status status = cot_loop_outside(&e->loop, error);
-    return status == COT_OK ? cot_moving_begin(e, to, name, options, id, error) : status;
+    cot_status status = cot_loop_outside(&e->loop, error);
+    if (status == COT_OK) status = cot_moving_begin(e, to, name, options, id, error);
+    if (status == COT_OK) cot_saving_forget(&e->rebalancing.saving);
+    return status;
 }
 
 cot_status cot_moving_begin(cot_engine *e, const cot_expert_map *to, const char *name,
@@ -168,6 +170,11 @@ cot_status cot_moving_begin(cot_engine *e, const cot_expert_map *to, const char 
         return status;
     }
     moving->under_way = true;
+    moving->bounded = false;
+    moving->began_ns = cot_now_ns();
+    moving->all_bytes = 0;
+    for (int64_t i = 0; i < moving->migrate.moves; i++)
+        moving->all_bytes += e->networks.slot_bytes[moving->migrate.move[i].chunk.layer];
     moving->budget = (cot_migrate_budget){.share = options->share, .bytes_per_s = options->bytes_per_s};
     pthread_mutex_lock(&e->placing.mutex);
     moving->told = (cot_engine_moves){.id = moving->told.id + 1};
@@ -201,12 +208,26 @@ static cot_status place(cot_engine *e, const cot_migrate_command *command, cot_e
     return COT_OK;
 }
 
+/* Whether moves of a cycle are not over when all their bytes should have gone, and one time-out more is. */
+static bool takes_too_long(const cot_moving *moving, int64_t now_ns)
+{
+    return moving->bounded &&
+           now_ns - moving->began_ns >
+               cot_migrate_longest_ns(&moving->budget, moving->all_bytes, moving->timeout_ns);
+}
+
 cot_status cot_moving_go_on(cot_engine *e, int64_t step_ns, cot_error *error)
 {
     cot_moving *moving = &e->moving;
     cot_migrate *m = &moving->migrate;
     if (!moving->under_way) return COT_OK;
     const int64_t began_ns = cot_now_ns(), bytes = cot_migrate_allow(&moving->budget, step_ns, began_ns);
+    if (takes_too_long(moving, began_ns)) {
+        cot_migrate_time_out(m); // between two steps nothing is under way
+        tell(e, 0, 0, true);
+        cot_rebalancing_give_up(e);
+        return COT_OK;
+    }
     cot_migrate_tick(m, began_ns);
     if (!bytes) return COT_OK;
     cot_migrate_command command;

@@ -84,9 +84,10 @@ static cot_status set_numbers(cot_engine_options *o, cot_error *error)
 }
 
 /* Refuses what would do nothing beside the other options, as they were given. */
-static cot_status check_moves(const cot_engine_options *o, bool rebalances, cot_error *error)
+static cot_status check_moves(const cot_engine_options *o, int rebalance, cot_error *error)
 {
-    const bool moves = rebalances || o->experts.movable;
+    const bool rebalances = rebalance != COT_REBALANCE_OFF, joint = rebalance == COT_REBALANCE_JOINT,
+               moves = rebalances || o->experts.movable;
     const struct {
         bool given, heeded;
         const char *what;
@@ -97,7 +98,9 @@ static cot_status check_moves(const cot_engine_options *o, bool rebalances, cot_
                 {o->experts.migration_share != 0, !o->experts.migration_bandwidth,
                  "migration share and migration bandwidth: one of them says how fast experts move"},
                 {o->experts.rebalance_interval, rebalances, "rebalance interval: rebalance is off"},
-                {o->experts.moves_a_cycle != 0, rebalances, "moves a cycle: rebalance is off"}};
+                {o->experts.moves_a_cycle != 0, rebalances, "moves a cycle: rebalance is off"},
+                {o->experts.distances, joint,
+                 "distances of ranks: rebalance is not joint, which alone looks at them"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].given && !rows[i].heeded)
             return cot_fail(error, COT_INVALID_ARGUMENT, "%s", rows[i].what);
@@ -129,7 +132,7 @@ cot_status cot_engine_resolve(cot_engine_resolved *r, const cot_engine_options *
     cot_status status = cot_engine_choose(&r->choice, o, error);
     if (status == COT_OK) status = set_numbers(&r->given, error);
     if (status == COT_OK) status = set_rebalancing(r, error);
-    if (status == COT_OK) status = check_moves(o, r->choice.experts_rebalance != COT_REBALANCE_OFF, error);
+    if (status == COT_OK) status = check_moves(o, r->choice.experts_rebalance, error);
     const char *op = o->experts.op ? o->experts.op : cot_moe_operator_names()[0];
     if (status == COT_OK) status = cot_engine_find_operator(op, error);
     if (status == COT_OK) status = cot_fabric_backend_check(o->group.fabric, error);

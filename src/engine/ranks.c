@@ -158,6 +158,7 @@ static cot_status run_step(void *context, const cot_step *step, cot_request_stat
     if (result->counts) report(e, answer);
     if (result->experts) answer->read_bytes = cot_engine_read_bytes(e, step, result->experts);
     draw_all(e, step, by_row);
+    cot_rebalancing_see(e, step, answer->ns);
     return COT_OK;
 }
 

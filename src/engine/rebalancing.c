@@ -43,6 +43,21 @@ cot_status cot_rebalancing_check(const cot_engine *e, const cot_engine_resolved 
     return COT_OK;
 }
 
+/* Distances of ranks over their mean, as what a send takes is learnt of all sends; NULL: all are as far from each other. The caller's. Errors:
+ * OUT_OF_MEMORY. */
+static cot_status scale_distances(double **scaled, const double *distance, int ranks, cot_error *error)
+{
+    double sum = 0;
+    *scaled = NULL;
+    for (int a = 0; distance && a < ranks; a++)
+        for (int b = 0; b < ranks; b++) sum += a == b ? 0 : distance[a * ranks + b];
+    if (!(sum > 0)) return COT_OK;
+    *scaled = malloc((size_t)ranks * (size_t)ranks * sizeof **scaled);
+    if (!*scaled) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to rebalance");
+    for (int i = 0; i < ranks * ranks; i++) (*scaled)[i] = distance[i] * ranks * (ranks - 1) / sum;
+    return COT_OK;
+}
+
 static cot_rebalance_clock clock_of(const cot_engine *e)
 {
     return (cot_rebalance_clock){e->loop.steps, cot_now_ns()};
@@ -59,6 +74,9 @@ cot_status cot_rebalancing_open(cot_engine *e, const cot_engine_resolved *option
     r->calls = calloc(L * E, sizeof *r->calls);
     r->copy_ns = calloc(L, sizeof *r->copy_ns);
     if (!r->calls || !r->copy_ns) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to rebalance");
+    double *distance;
+    cot_status status = scale_distances(&distance, options->given.experts.distances, e->info.ranks, error);
+    if (status != COT_OK) return status;
     const cot_rebalance_options controller = {.mode = r->mode,
                                               .layers = (int32_t)L,
                                               .experts = (int32_t)E,
@@ -72,8 +90,11 @@ cot_status cot_rebalancing_open(cot_engine *e, const cot_engine_resolved *option
                                               .moves_a_cycle = options->given.experts.moves_a_cycle,
                                               .row_ns = 1, // until a cycle learns what things take
                                               .expert_ns = 1,
-                                              .copy_ns = r->copy_ns};
-    return cot_rebalance_open(&r->controller, &controller, now, error);
+                                              .copy_ns = r->copy_ns,
+                                              .distance = distance};
+    status = cot_rebalance_open(&r->controller, &controller, now, error);
+    free(distance);
+    return status;
 }
 
 void cot_rebalancing_close(cot_rebalancing *r)
@@ -163,10 +184,16 @@ static cot_status make_cycle(cot_engine *e, cot_rebalance_plan *plan, cot_rebala
     cot_rebalance_adopt(&r->controller, plan, now);
     r->steps = e->loop.steps;
     r->tokens = tokens_fed(e);
+    if (status == COT_OK && changes) {
+        e->moving.bounded = true;
+        cot_saving_begin(&r->saving, plan->saving_ns);
+    }
     pthread_mutex_lock(&e->placing.mutex);
     cot_engine_rebalancing *told = &r->told;
     ++*(status != COT_OK ? &told->refused : changes ? &told->moved : &told->stayed);
-    for (int32_t l = 0; l < plan->layers; l++) told->layers[plan->layer[l].reason]++;
+    memset(told->last, 0, sizeof told->last);
+    for (int32_t l = 0; l < plan->layers; l++) told->last[plan->layer[l].reason]++;
+    for (int i = 0; i < COT_ENGINE_REASONS; i++) told->layers[i] += told->last[i];
     if (status == COT_OK) {
         told->copies += plan->copies;
         told->drops += plan->drops;
@@ -196,6 +223,30 @@ void cot_rebalancing_go_on(cot_engine *e)
         pthread_mutex_unlock(&e->placing.mutex);
     }
     cot_rebalance_plan_close(&plan);
+}
+
+void cot_rebalancing_see(cot_engine *e, const cot_step *step, int64_t ns)
+{
+    cot_rebalancing *r = &e->rebalancing;
+    cot_cost_step held = {0};
+    double realised_ns;
+    if (r->mode == COT_REBALANCE_OFF) return;
+    if (!e->moving.under_way) cot_saving_end(&r->saving);
+    for (int32_t i = 0; i < step->spans; i++)
+        cot_cost_add_span(&held, step->span[i].position, step->span[i].tokens);
+    if (!cot_saving_add(&realised_ns, &r->saving, &held, (double)ns, e->loop.scheduler.cost.weight)) return;
+    pthread_mutex_lock(&e->placing.mutex);
+    r->told.compared++;
+    r->told.realised_ns = realised_ns;
+    r->told.foreseen_ns = r->saving.foreseen_ns;
+    pthread_mutex_unlock(&e->placing.mutex);
+}
+
+void cot_rebalancing_give_up(cot_engine *e)
+{
+    pthread_mutex_lock(&e->placing.mutex);
+    e->rebalancing.told.given_up++;
+    pthread_mutex_unlock(&e->placing.mutex);
 }
 
 /* ---- what is told ---- */

@@ -303,6 +303,9 @@ void cot_metrics_write_rebalancing(cot_prometheus *out, const cot_backend_rebala
     write_labelled(&w, cycles, "outcome", "moved", r->moved);
     write_labelled(&w, cycles, "outcome", "stayed", r->stayed);
     write_labelled(&w, cycles, "outcome", "refused", r->refused);
+    write_one(&w, "coterie:rebalance_given_up_total", "counter",
+              "Looks whose moves took longer than their bytes and one time-out should, and were given up.",
+              (double)r->given_up);
     cot_prometheus_metric(out, layers, "counter",
                           "Layers in those looks, by whether experts move and why not.");
     for (int i = 0; i < r->reasons; i++) write_labelled(&w, layers, "reason", r->reason[i], r->layers[i]);
@@ -311,6 +314,17 @@ void cot_metrics_write_rebalancing(cot_prometheus *out, const cot_backend_rebala
     write_labelled(&w, replicas, "action", "drop", r->drops);
     write_one(&w, "coterie:rebalance_saving_seconds", "gauge",
               "What a step was to take less by the moves of the last look.", r->saving_ns / 1e9);
+    if (r->compared) {
+        const char *compared = "coterie:rebalance_compared_saving_seconds";
+        cot_prometheus_metric(
+            out, compared, "gauge",
+            "Of the last moves with 256 steps before and behind them: what a step was to take "
+            "less, and takes less.");
+        w.labels[2] = (cot_prometheus_label){"saving", "foreseen"};
+        cot_prometheus_value(out, compared, w.labels, 3, r->foreseen_ns / 1e9);
+        w.labels[2] = (cot_prometheus_label){"saving", "realised"};
+        cot_prometheus_value(out, compared, w.labels, 3, r->realised_ns / 1e9);
+    }
     write_one(&w, "coterie:rebalance_since_seconds", "gauge", "Time since the last look, or the start.",
               (double)r->since_ns / 1e9);
     write_one(&w, "coterie:rebalance_seconds_total", "counter", "Time beside steps that looks took.",

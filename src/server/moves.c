@@ -160,6 +160,20 @@ void cot_server_on_cycle(void *server, json_t *cycle, const cot_error *error)
     json_decref(cycle);
 }
 
+json_t *cot_server_rebalancing_json(const cot_backend_rebalancing *r)
+{
+    json_t *layers = json_object(), *compared = json_null();
+    for (int i = 0; i < r->reasons; i++)
+        if (r->last[i]) json_object_set_new(layers, r->reason[i], json_integer((json_int_t)r->last[i]));
+    if (r->compared)
+        compared = json_pack("{s:f, s:f}", "foreseen_seconds", r->foreseen_ns / 1e9, "realised_seconds",
+                             r->realised_ns / 1e9);
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "mode", r->mode, "moved",
+                     (json_int_t)r->moved, "stayed", (json_int_t)r->stayed, "refused", (json_int_t)r->refused,
+                     "given_up", (json_int_t)r->given_up, "since_seconds", (double)r->since_ns / 1e9,
+                     "saving_seconds", r->saving_ns / 1e9, "layers", layers, "compared", compared);
+}
+
 /* ---- how far they are ---- */
 
 json_t *cot_server_moves_json(const cot_backend_moves *m)

@@ -20,5 +20,6 @@ void cot_server_on_moves(void *server, uint64_t id, const cot_error *error);
 void cot_server_on_cycle(void *server, json_t *cycle, const cot_error *error);
 /* The caller's; NULL: out of memory. */
 json_t *cot_server_moves_json(const cot_backend_moves *moves);
+json_t *cot_server_rebalancing_json(const cot_backend_rebalancing *rebalancing);
 
 #endif

@@ -33,6 +33,13 @@ static json_t *last_moves(const cot_server *s)
     return last.id ? cot_server_moves_json(&last) : json_null();
 }
 
+static json_t *rebalancing(const cot_server *s)
+{
+    cot_backend_rebalancing r;
+    const bool known = s->backend->table->rebalancing && s->backend->table->rebalancing(s->backend, &r);
+    return known ? cot_server_rebalancing_json(&r) : json_null();
+}
+
 static json_t *experts(const cot_server *s, const cot_backend_view *view, const cot_backend_metrics *m)
 {
     (void)view;
@@ -45,11 +52,11 @@ static json_t *experts(const cot_server *s, const cot_backend_view *view, const 
         json_array_append_new(slots, of_replicas(&p, l, p.slot));
         json_array_append_new(calls, numbers(m->calls + (int64_t)l * p.experts, p.experts));
     }
-    json_t *shown =
-        json_pack("{s:o,s:I,s:I,s:i,s:i,s:i,s:o,s:o,s:o,s:I,s:o}", "layers", layers, "experts",
-                  (json_int_t)p.experts, "top_k", (json_int_t)p.top_k, "ranks", s->info->ranks, "slots",
-                  (int)p.slots, "own_slots", (int)p.own_slots, "ranks_of_experts", ranks, "slots_of_experts",
-                  slots, "calls", calls, "epoch", (json_int_t)p.epoch, "moves", last_moves(s));
+    json_t *shown = json_pack("{s:o,s:I,s:I,s:i,s:i,s:i,s:o,s:o,s:o,s:I,s:o,s:o}", "layers", layers,
+                              "experts", (json_int_t)p.experts, "top_k", (json_int_t)p.top_k, "ranks",
+                              s->info->ranks, "slots", (int)p.slots, "own_slots", (int)p.own_slots,
+                              "ranks_of_experts", ranks, "slots_of_experts", slots, "calls", calls, "epoch",
+                              (json_int_t)p.epoch, "moves", last_moves(s), "rebalancing", rebalancing(s));
     cot_backend_placement_free(&p);
     return shown;
 }

@@ -152,10 +152,15 @@ enum { COT_BACKEND_REASONS = 8 };
 
 /* What has come of cycles in which a backend sees whether experts should move. */
 typedef struct cot_backend_rebalancing {
+    const char *mode;               // by what it goes
     int64_t moved, stayed, refused; // cycles: moves began; there were none to be made; they could not begin
+    int64_t given_up;               // of those that moved: moves took longer than their bytes should
     int reasons;                    // what became of a MoE layer in a cycle
     const char *const *reason;      // [reasons]
     int64_t layers[COT_BACKEND_REASONS]; // in all cycles
+    int64_t last[COT_BACKEND_REASONS];   // in the last one
+    int64_t compared;                    // moves whose steps before and after were
+    double foreseen_ns, realised_ns;     // of the last of those: what a step was to take less, and takes less
     int64_t copies, drops;               // of replicas, asked for
     double saving_ns;                    // that a step was to take less by the last cycle
     int64_t since_ns;                    // since the last cycle, or the start

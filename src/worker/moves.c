@@ -101,9 +101,14 @@ bool cot_worker_rebalancing_of(cot_backend_rebalancing *out, cot_engine *engine)
 {
     cot_engine_rebalancing r;
     cot_engine_get_rebalancing(engine, &r);
-    *out = (cot_backend_rebalancing){.moved = r.moved,
+    *out = (cot_backend_rebalancing){.mode = r.mode,
+                                     .moved = r.moved,
                                      .stayed = r.stayed,
                                      .refused = r.refused,
+                                     .given_up = r.given_up,
+                                     .compared = r.compared,
+                                     .foreseen_ns = r.foreseen_ns,
+                                     .realised_ns = r.realised_ns,
                                      .reasons = COT_ENGINE_REASONS,
                                      .reason = cot_engine_rebalance_reasons(),
                                      .copies = r.copies,
@@ -112,6 +117,7 @@ bool cot_worker_rebalancing_of(cot_backend_rebalancing *out, cot_engine *engine)
                                      .since_ns = r.since_ns,
                                      .plan_ns = r.plan_ns};
     memcpy(out->layers, r.layers, sizeof r.layers);
+    memcpy(out->last, r.last, sizeof r.last);
     return strcmp(r.mode, "off") != 0;
 }
 

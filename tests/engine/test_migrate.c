@@ -398,6 +398,17 @@ static void bandwidth_and_idleness(void **state)
     assert_true(cot_migrate_allow(&idle, 1000000, 6) > 0);
 }
 
+static void how_long_bytes_should_take(void **state)
+{
+    (void)state;
+    const cot_migrate_budget by_bandwidth = {.share = 0.02, .bytes_per_s = 1e6, .ns_a_byte = 50},
+                             by_share = {.share = 0.02, .ns_a_byte = 0.5}, unknown = {.share = 0.02};
+    assert_int_equal(cot_migrate_longest_ns(&by_bandwidth, 3000, 17), 3000017);
+    assert_int_equal(cot_migrate_longest_ns(&by_share, 3000, 17), 75017);
+    assert_true(cot_migrate_longest_ns(&unknown, 3000, 17) == INT64_MAX);
+    assert_true(cot_migrate_longest_ns(&by_bandwidth, INT64_MAX, INT64_MAX) == INT64_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(moves_take_so_many_copies_and_epochs),
@@ -408,6 +419,7 @@ int main(void)
                                        cmocka_unit_test(one_place_more_serves_all_layers),
                                        cmocka_unit_test(a_layer_that_is_stuck_lets_others_pass),
                                        cmocka_unit_test(chunks_take_their_share),
-                                       cmocka_unit_test(bandwidth_and_idleness)};
+                                       cmocka_unit_test(bandwidth_and_idleness),
+                                       cmocka_unit_test(how_long_bytes_should_take)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

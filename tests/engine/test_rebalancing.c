@@ -12,6 +12,7 @@
 
 #include "engine/engine_state.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,14 @@ static cot_engine *open_with(const cot_engine_options *o)
     fflush(stdout);
     if (cot_engine_open(&engine, TINY, o, NULL, &error) != COT_OK) fail_msg("%s", error.message);
     return engine;
+}
+
+static void must_refuse(const cot_engine_options *o, const char *text)
+{
+    cot_engine *engine;
+    cot_error error = {0};
+    if (cot_engine_open(&engine, TINY, o, NULL, &error) == COT_OK) fail_msg("'%s' is taken", text);
+    if (!strstr(error.message, text)) fail_msg("'%s', expected '%s'", error.message, text);
 }
 
 /* ---- requests, and what is called ---- */
@@ -275,7 +284,7 @@ static void a_cycle_does_what_it_says(void **state)
     cot_engine_cycle_free(&dry);
     assert_int_equal(told_of(engine).stayed, 1);
 
-    for (int i = 0; i < 3; i++) {
+    while (engine->loop.steps < COT_SAVING_STEPS + 10) {
         struct records r = must_run(engine, texts.request, REQUESTS);
         records_free(&r);
     }
@@ -302,10 +311,15 @@ static void a_cycle_does_what_it_says(void **state)
     assert_int_equal(moves_of(engine).copied, real.copies);
     assert_int_equal(told_of(engine).copies, real.copies);
     assert_true(told_of(engine).since_ns > 0);
+    assert_int_equal(told_of(engine).compared, 0);
+    for (int64_t over = engine->loop.steps; engine->loop.steps <= over + COT_SAVING_STEPS;) {
+        struct records r = must_run(engine, texts.request, REQUESTS);
+        records_free(&r);
+    }
+    assert_int_equal(told_of(engine).compared, 1);
+    assert_true(told_of(engine).foreseen_ns == real.saving_ns);
+    assert_true(told_of(engine).realised_ns != 0 && fabs(told_of(engine).realised_ns) < 1e12);
     cot_engine_cycle_free(&real);
-
-    struct records r = must_run(engine, texts.request, REQUESTS);
-    records_free(&r);
     assert_int_equal(cot_engine_rebalance(&again, engine, true, &error), COT_OK);
     for (int64_t i = 0; i < again.copies + again.drops; i++) // what has moved cools down
         for (int64_t k = 0; k < dry.copies + dry.drops; k++)
@@ -317,15 +331,81 @@ static void a_cycle_does_what_it_says(void **state)
     cot_engine_close(engine);
 }
 
-/* ---- refused ---- */
-
-static void must_refuse(const cot_engine_options *o, const char *text)
+/* Moves of a cycle are given up as soon as they take longer than they should, those that somebody asked for are not; texts go on. */
+static void moves_of_a_cycle_have_an_end(void **state)
 {
-    cot_engine *engine;
-    cot_error error = {0};
-    if (cot_engine_open(&engine, TINY, o, NULL, &error) == COT_OK) fail_msg("'%s' is taken", text);
-    if (!strstr(error.message, text)) fail_msg("'%s', expected '%s'", error.message, text);
+    (void)state;
+    uint64_t seed = test_seed();
+    const struct way way = {"load", "dp", false, 1, 0};
+    cot_engine_options o = options_for(&way, "1000000000steps"); // never by itself
+    cot_engine *engine = open_with(&o);
+    struct texts texts = draw_texts(engine->info.vocab, &seed);
+    struct records wanted = must_run(engine, texts.request, REQUESTS);
+    double *calls = calls_of(engine);
+    cot_expert_map map = hot_first(engine, calls);
+    cot_engine_cycle cycle;
+    cot_error error;
+    uint64_t id;
+    for (int by_cycle = 0; by_cycle < 2; by_cycle++) {
+        if (by_cycle)
+            assert_int_equal(cot_engine_rebalance(&cycle, engine, false, &error), COT_OK);
+        else
+            assert_int_equal(cot_engine_move_experts(engine, &map, "hot first", NULL, &id, &error), COT_OK);
+        const cot_engine_moves begun = moves_of(engine);
+        assert_true(begun.copies > 0);
+        engine->moving.timeout_ns = 1;
+        engine->moving.budget.ns_a_byte = 1e-12;                  // it is late from now on
+        if (!by_cycle) engine->moving.timeout_ns = INT64_MAX / 2; // of one move
+        struct records now = must_run(engine, texts.request, REQUESTS);
+        assert_same(&wanted, &now);
+        records_free(&now);
+        while (!moves_of(engine).over) must_step(engine);
+        const cot_engine_moves over = moves_of(engine);
+        int64_t late = 0;
+        for (int i = 0; i < COT_MOVE_OUTCOMES; i++)
+            if (strcmp(cot_engine_move_outcomes()[i], "timed out") == 0) late = over.given_up[i];
+        assert_int_equal(told_of(engine).given_up, by_cycle);
+        assert_int_equal(late, by_cycle ? over.copies : 0);
+        assert_int_equal(over.copied, by_cycle ? 0 : over.copies);
+        if (by_cycle) cot_engine_cycle_free(&cycle);
+    }
+    cot_engine_close(engine);
+    cot_expert_map_free(&map);
+    records_free(&wanted);
+    free(calls);
+    free_texts(&texts);
 }
+
+/* Only their proportions count. */
+static void distances_are_those_of_ranks(void **state)
+{
+    (void)state;
+    const struct way way = {"joint", "dp", false, 0, 0};
+    double distance[RANKS * RANKS], sum = 0;
+    for (int i = 0; i < RANKS * RANKS; i++) distance[i] = 5 + i;
+    cot_engine_options o = options_for(&way, NULL);
+    o.experts.distances = distance;
+    cot_engine *engine = open_with(&o);
+    const double *taken = engine->rebalancing.controller.o.distance;
+    for (int a = 0; a < RANKS; a++)
+        for (int b = 0; b < RANKS; b++) {
+            if (a != b) sum += taken[a * RANKS + b];
+            assert_true(fabs(taken[a * RANKS + b] * 6 - taken[1] * (5 + a * RANKS + b)) < 1e-9);
+        }
+    assert_true(fabs(sum - RANKS * (RANKS - 1)) < 1e-9);
+    cot_engine_close(engine);
+    memset(distance, 0, sizeof distance); // all are as near
+    engine = open_with(&o);
+    assert_null(engine->rebalancing.controller.o.distance);
+    cot_engine_close(engine);
+    distance[1] = -1;
+    distance[2] = 7;
+    must_refuse(&o, "distances that are not 0 or more");
+    o.experts.rebalance = "load";
+    must_refuse(&o, "distances of ranks: rebalance is not joint");
+}
+
+/* ---- refused ---- */
 
 static void what_does_not_go_with_it_is_named(void **state)
 {
@@ -360,8 +440,9 @@ static void what_does_not_go_with_it_is_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hot_experts_leave_their_rank),
-                                       cmocka_unit_test(a_cycle_does_what_it_says),
-                                       cmocka_unit_test(what_does_not_go_with_it_is_named)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hot_experts_leave_their_rank), cmocka_unit_test(a_cycle_does_what_it_says),
+        cmocka_unit_test(moves_of_a_cycle_have_an_end), cmocka_unit_test(distances_are_those_of_ranks),
+        cmocka_unit_test(what_does_not_go_with_it_is_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -414,6 +414,22 @@ class Page(unittest.TestCase):
             self.assertEqual(window.run(shown), [True, True, True])
             self.assertEqual(window.complaints(), [])
 
+    def test_why_nothing_moved_is_told(self):
+        text = "return document.getElementById('rebalancing').textContent"
+        with serving.Server("--ranks", 4, "--rebalance", "load", "--rebalance-interval", "1000000000steps") as server:
+            window = self.window(server)
+            window.until("return heat")
+            self.assertEqual(window.run(text), "Rebalancing by load: has not looked yet")
+            self.assertEqual(server.post("/rebalance", {})[0], 200)
+            window.until("return /^Rebalancing by load: looked [0-9]+ s ago: too few calls counted in 6 layers$/.test(document.getElementById('rebalancing').textContent)")
+            told = {"mode": "joint", "moved": 3, "stayed": 0, "refused": 0, "given_up": 1, "since_seconds": 2.6, "saving_seconds": 1.25e-5,
+                    "layers": {"experts move": 1, "no move helps": 5}, "compared": {"foreseen_seconds": 2e-5, "realised_seconds": -1e-6}}
+            self.assertEqual(window.run(f"show_rebalancing({json.dumps(told)}); {text}"),
+                             "Rebalancing by joint: looked 3 s ago: experts move in 1 layer, no move helps in 5 layers; a step is to take 12.5 µs less."
+                             " Earlier moves were to make a step take 20.0 µs less, and it takes 1.0 µs more."
+                             " Moves of 1 look took too long and were given up")
+            self.assertEqual(window.complaints(), [])
+
     def test_people_can_use_it(self):
         """Names for a screen reader, the keyboard's way, no sideways scrolling, enough contrast; and pictures."""
         window = self.window()

@@ -1,5 +1,6 @@
 """Experts that a server moves by itself, or as POST /rebalance asks: --rebalance."""
 
+import collections
 import json
 import pathlib
 import tempfile
@@ -97,6 +98,18 @@ class Rebalance(unittest.TestCase):
             self.assertEqual(server.metric("coterie:rebalance_replicas_total", action="drop"), dry["drops"])
             self.assertAlmostEqual(server.metric("coterie:rebalance_saving_seconds"), dry["saving_seconds"], delta=1e-9)
             self.assertGreater(server.metric("coterie:rebalance_since_seconds"), 0)
+            self.assertEqual(server.metric("coterie:rebalance_given_up_total"), 0)
+            told = show(server, "/experts")["rebalancing"]
+            self.assertEqual([told[name] for name in ("mode", "moved", "stayed", "refused", "given_up")], ["load", 1, 1, 0, 0])
+            self.assertEqual(told["layers"], dict(collections.Counter(layer["reason"] for layer in dry["layers"])))
+            self.assertAlmostEqual(told["saving_seconds"], dry["saving_seconds"], delta=1e-9)
+            end = time.monotonic() + serving.SECONDS
+            while not (compared := show(server, "/experts")["rebalancing"]["compared"]):  # 300 steps were before them
+                assert time.monotonic() < end
+                server.complete(**BODY)
+            self.assertAlmostEqual(compared["foreseen_seconds"], dry["saving_seconds"], delta=1e-9)
+            for name in ("foreseen", "realised"):
+                self.assertAlmostEqual(server.metric("coterie:rebalance_compared_saving_seconds", saving=name), compared[f"{name}_seconds"], delta=1e-9)
 
     def test_hot_experts_move_while_a_client_streams(self):
         """They begin on one rank, and nobody asks for anything but text, which stays the same."""
@@ -173,9 +186,22 @@ class Rebalance(unittest.TestCase):
             for url, why in ((f"http://{server.host}:{server.port}", "nothing is at '/rebalance'"), ("nowhere", "nowhere")):
                 done = serving.run("rebalance", url, "--dry-run")
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n"), why in done.stderr), (1, "", 1, True), done.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "matrix.json"
+            path.write_text(json.dumps([[abs(a - b) for b in range(3)] for a in range(3)]))
+            done = serving.run("serve", serving.MODEL, "--port", "0", "--ranks", str(RANKS), "--rebalance", "joint", "--topology", str(path))
+            self.assertEqual((done.returncode, f"topology '{path}' has 3 ranks, expected 4" in done.stderr), (2, True), done.stderr)
+            done = serving.run("serve", serving.MODEL, "--port", "0", "--ranks", str(RANKS), "--rebalance", "joint", "--topology", folder + "/none")
+            self.assertEqual((done.returncode, f"cannot open '{folder}/none'" in done.stderr, done.stderr.count("\n")), (1, True, 1), done.stderr)
+            path.write_text(json.dumps([[abs(a - b) for b in range(RANKS)] for a in range(RANKS)]))
+            with serving.Server("--ranks", RANKS, "--rebalance", "joint", "--topology", path) as server:
+                self.assertEqual(ask(server, dry_run=True)[1]["mode"], "joint")
         for options, why in ((("--rebalance", "load", "--attention", "tp", "--pipeline", "s-moe"), "rebalance 'load' does not go with pipeline s-moe"),
                              (("--rebalance-interval", "0s"), "'0s' is no interval to rebalance"),
                              (("--rebalance", "both"), "--rebalance"), (("--moves-a-cycle", "0"), "--moves-a-cycle takes "),
+                             (("--rebalance", "joint", "--topology", "fattree:ranks=8"), "topology 'fattree:ranks=8' has 8 ranks, expected 4"),
+                             (("--rebalance", "joint", "--topology", "nonsense"), "nonsense"),
+                             (("--rebalance", "load", "--topology", "fattree:ranks=4"), "distances of ranks: rebalance is not joint"),
                              (("--moves-a-cycle", "64"), "moves a cycle: rebalance is off"),
                              (("--rebalance", "off", "--rebalance-interval", "60s"), "rebalance interval: rebalance is off")):
             done = serving.run("serve", serving.MODEL, "--port", "0", "--ranks", str(RANKS), *options)

@@ -4,11 +4,13 @@
 #include "cli/frame/progress.h"
 
 #include "coterie/started.h"
+#include "coterie/topology.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COT_WORD(text, value) text,
 #define COT_NO_WORD COT_WORD
@@ -132,6 +134,36 @@ static cot_status read_placement(cot_engine_options *options, cot_expert_map *ma
     return status;
 }
 
+/* --topology, where it is given, as distances [P][P] that the caller frees: microseconds of a small message where the file has measured them, else
+ * hops. */
+static cot_status read_topology(cot_engine_options *options, double **distance,
+                                const cli_engine_settings *settings, cot_error *error)
+{
+    const char *name = settings->topology;
+    const int32_t ranks = options->group.ranks;
+    const cot_topology_options reading = {.size = sizeof reading, .say = say};
+    cot_topology topology = {0};
+    if (!name) return COT_OK;
+    const bool is_file = access(name, F_OK) == 0 || strchr(name, '/');
+    cot_status status = is_file ? cot_topology_read(&topology, name, &reading, error)
+                                : cot_topology_build(&topology, name, ranks, error);
+    if (status == COT_OK && topology.n_ranks != ranks) {
+        status = error->status = COT_INVALID_ARGUMENT;
+        snprintf(error->message, sizeof error->message, "topology '%s' has %d ranks, expected %d", name,
+                 (int)topology.n_ranks, (int)ranks);
+    }
+    if (status == COT_OK) *distance = malloc((size_t)ranks * (size_t)ranks * sizeof **distance);
+    if (status == COT_OK && !*distance) {
+        *error = (cot_error){COT_OUT_OF_MEMORY, "out of memory for distances of ranks"};
+        status = COT_OUT_OF_MEMORY;
+    }
+    const cot_metric metric = {.cost = topology.measured, .bytes = 4096};
+    if (status == COT_OK) status = cot_topology_distances(*distance, &topology, metric, error);
+    options->experts.distances = *distance;
+    cot_topology_free(&topology);
+    return status;
+}
+
 /* Half of what is free beside the weights; of ranks on several hosts, of what the first rank's has free for each of its own. */
 static cot_status choose_kv(cot_engine_options *o, const char *model, cot_error *error)
 {
@@ -163,8 +195,10 @@ cot_status cli_engine_open_with(cot_engine **engine, const char *model, const cl
     cli_progress progress = {needs->loading ? needs->loading : "loading", 0};
     const char *config = needs->shape ? needs->shape->config : needs->config;
     cot_expert_map map = {0};
+    double *distance = NULL;
     *notes = NULL;
     cot_status status = read_placement(&options, &map, settings, model, config, error);
+    if (status == COT_OK) status = read_topology(&options, &distance, settings, error);
     if (status == COT_OK && needs->kv_of_free && !options.memory.kv_bytes)
         status = choose_kv(&options, model, error);
     if (*progress.what) {
@@ -177,6 +211,7 @@ cot_status cli_engine_open_with(cot_engine **engine, const char *model, const cl
         status = cot_engine_open(engine, model, &options, notes, error);
     cli_progress_end(&progress);
     cot_expert_map_free(&map);
+    free(distance);
     return status;
 }
 
