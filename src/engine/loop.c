@@ -210,7 +210,7 @@ static void take_results(cot_loop *l, const cot_step *step, const cot_executor_a
         if (!r->ended) {
             cot_scheduler_fed(&l->scheduler, r, span->tokens);
             cot_profile *profile = &((cot_loop_request *)r->beside)->profile;
-            cot_profiles_feed(&l->profiles, profile, r, span, token, answer->popular, answer->stride);
+            cot_profiles_feed(&l->profiles, profile, r, step, span, token, answer->popular, answer->stride);
             cot_profiles_go_on(&l->profiles, profile, r, span);
         }
         if (!r->ended && r->fed == r->known) advance(l, r, &answer->span[i]);
@@ -300,7 +300,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     cot_executor_answer answer = {0};
     cot_step step = cot_scheduler_plan(&l->scheduler);
     step.reports = l->watch.on_step;
-    step.routed_every = cot_profiles_count(&l->profiles) ? l->profiles.options.every : 0;
+    if (cot_profiles_count(&l->profiles)) cot_profiles_want(&l->profiles, &step, l->steps);
     const cot_cost_step held = cost_step_of(&step);
     cot_cost_expect(&l->scheduler.cost, &held);
     bool prefill = false;

@@ -4,7 +4,7 @@
 
 struct header {
     _Alignas(8) int32_t kind;
-    int32_t tokens, spans, maps, logits, reports, routed_every;
+    int32_t tokens, spans, maps, logits, reports, routed_every, routed_first;
 };
 
 size_t cot_plan_bytes(int64_t tokens, int64_t maps, int ranks)
@@ -32,8 +32,8 @@ size_t cot_plan_write(void *bytes, const cot_plan *plan)
     struct header header = {.kind = plan->kind};
     uint8_t *at = (uint8_t *)bytes + sizeof header;
     if (plan->kind == COT_PLAN_STEP) {
-        header = (struct header){plan->kind,   step->tokens,  step->spans,       step->maps,
-                                 step->logits, step->reports, step->routed_every};
+        header = (struct header){plan->kind,   step->tokens,  step->spans,        step->maps,
+                                 step->logits, step->reports, step->routed_every, step->routed_first};
         at = append(at, step->ids, (size_t)step->tokens * sizeof *step->ids);
         at = append(at, step->span, (size_t)step->spans * sizeof *step->span);
         at = append(at, step->map, (size_t)step->maps * sizeof *step->map);
@@ -65,6 +65,7 @@ void cot_plan_read(cot_plan *plan, const void *bytes)
                                 .logits = header.logits,
                                 .reports = header.reports,
                                 .routed_every = header.routed_every,
+                                .routed_first = header.routed_first,
                                 .ids = words,
                                 .span = span,
                                 .map = (const cot_page_map *)(const void *)(span + header.spans)};

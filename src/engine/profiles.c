@@ -1,6 +1,7 @@
 #include "engine/profiles.h"
 
 #include "base/error.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,12 +30,12 @@ cot_status cot_profiles_open(cot_profiles *p, const cot_profiles_options *o, cot
     const cot_scheduler_limits *limits = &scheduler->limits;
     *p = (cot_profiles){.options = *o, .scheduler = scheduler};
     if (!o->n_layers) return COT_OK;
+    const double half_life_tokens = o->half_life_seconds > 0 ? 0 : o->half_life_tokens / o->every;
     const cot_popularity_options options = {.n_layers = o->n_layers,
                                             .n_experts = o->n_experts,
                                             .top_k = o->top_k,
                                             .n_homes = limits->homes,
-                                            .half_life_tokens =
-                                                o->half_life_seconds > 0 ? 0 : o->half_life_tokens,
+                                            .half_life_tokens = half_life_tokens, // of those counted
                                             .half_life_seconds = o->half_life_seconds,
                                             .reservoir = RESERVOIR};
     cot_status status = cot_popularity_open(&p->popularity, &options, error);
@@ -107,8 +108,16 @@ static int64_t list_new_blocks(const cot_profiles *p, const cot_request_state *r
     return count;
 }
 
+void cot_profiles_want(const cot_profiles *p, cot_step *step, int64_t number)
+{
+    const int32_t every = p->options.every;
+    step->routed_every = every;
+    step->routed_first = (int32_t)(cot_random_bits(0, 0, (uint64_t)number) % (uint64_t)every);
+}
+
 void cot_profiles_feed(cot_profiles *p, cot_profile *profile, const cot_request_state *r,
-                       const cot_span *span, int64_t token, const uint16_t *experts, int64_t stride)
+                       const cot_step *step, const cot_span *span, int64_t token, const uint16_t *experts,
+                       int64_t stride)
 {
     if (!experts) return; // nothing is counted
     const int64_t K = p->options.top_k, block = p->scheduler->limits.block,
@@ -116,7 +125,7 @@ void cot_profiles_feed(cot_profiles *p, cot_profile *profile, const cot_request_
     const int32_t home = span->home % p->scheduler->limits.homes;
     for (int64_t i = 0; i < span->tokens; i++) {
         const int64_t position = span->position + i, end = position + 1;
-        if ((token + i) % p->options.every == 0) {
+        if (cot_step_wants_routing(step, token + i)) {
             const uint16_t *chosen = experts + (token + i) * K;
             cot_popularity_add(&p->popularity, home, chosen, stride * K);
             cot_signature_add(profile->text, &p->shape, chosen, stride * K);

@@ -52,9 +52,13 @@ void cot_profile_begin(cot_profile *profile, const cot_profiles *profiles, void 
 
 /* The request was admitted: its text goes on from what was found of it. */
 void cot_profiles_admit(const cot_profiles *profiles, cot_profile *profile, const cot_request_state *request);
-/* A span of it was fed, whose first token is number `token` of a step that is routed by experts [layers][stride][K]. */
+/* Says of which tokens of step `number` the experts are wanted: of every n-th, from one on that is drawn for each step, so that each token
+ * is as likely to be counted as any other, wherever its sequence stands in steps. */
+void cot_profiles_want(const cot_profiles *profiles, cot_step *step, int64_t number);
+/* A span of it was fed, whose first token is number `token` of the step, which is routed by experts [layers][stride][K]. */
 void cot_profiles_feed(cot_profiles *profiles, cot_profile *profile, const cot_request_state *request,
-                       const cot_span *span, int64_t token, const uint16_t *experts, int64_t stride);
+                       const cot_step *step, const cot_span *span, int64_t token, const uint16_t *experts,
+                       int64_t stride);
 /* Its text goes on: what the schedule expects of it is told anew, by its signature so far, behind its prompt and then every
  * COT_PROFILE_TOLD tokens; where somebody asks and something is counted. */
 void cot_profiles_go_on(const cot_profiles *profiles, const cot_profile *profile, cot_request_state *request,

@@ -57,7 +57,7 @@ void cot_engine_describe_popularity(cot_engine_popularity_info *info, const cot_
                                          .n_experts = o->n_experts,
                                          .top_k = o->top_k,
                                          .n_homes = o->n_homes,
-                                         .half_life_tokens = o->half_life_tokens,
+                                         .half_life_tokens = o->half_life_tokens * p->options.every,
                                          .half_life_seconds = o->half_life_seconds,
                                          .every = p->options.every,
                                          .cells = p->shape.cells,

@@ -100,110 +100,6 @@ static void compute_logits(cot_runner *r, const cot_step *step)
     cot_runner_rows(r, step->logits, finish_logits, &all);
 }
 
-/* ---- routing ---- */
-
-/* Where homes differ from layer to layer: each rank's routing side by side, in the order of the layer's homes. */
-static void send_shuffled_routing(cot_runner *r)
-{
-    const int64_t k = r->c->gate.top_k, n = r->o.step_tokens;
-    for (int64_t l = 0; l < r->c->moe_layers; l++) {
-        cot_homes_order(r->homes.order, r->homes.order_begin, r->homes.home + l * n, r->rows.count,
-                        r->fabric->ranks);
-        const int64_t first = r->homes.order_begin[r->fabric->rank],
-                      count = (r->homes.order_begin[r->fabric->rank + 1] - first) * k;
-        const uint64_t to = (uint64_t)((l * n + first) * k);
-        if (!count) continue;
-        cot_put(r->fabric, 0, r->results.routed_experts_at + to * sizeof(uint16_t),
-                r->network.experts + l * n * k, (size_t)count * sizeof(uint16_t), COT_PHASE_CONTROL);
-        cot_put(r->fabric, 0, r->results.routed_weights_at + to * sizeof(float),
-                r->network.weights + l * n * k, (size_t)count * sizeof(float), COT_PHASE_CONTROL);
-    }
-}
-
-/* Rows of `bytes` that lie in the order of a layer's homes return to their own index. */
-static void return_to_index(cot_runner *r, uint8_t *rows, size_t bytes)
-{
-    uint8_t *shuffled = (uint8_t *)r->results.unordered;
-    memcpy(shuffled, rows, (size_t)r->rows.count * bytes);
-    for (int64_t at = 0; at < r->rows.count; at++)
-        memcpy(rows + (size_t)r->homes.order[at] * bytes, shuffled + (size_t)at * bytes, bytes);
-}
-
-static void order_routing(cot_runner *r)
-{
-    const int64_t k = r->c->gate.top_k, n = r->o.step_tokens;
-    uint16_t *experts = cot_local(r->fabric, r->results.routed_experts_at);
-    float *weights = cot_local(r->fabric, r->results.routed_weights_at);
-    for (int64_t l = 0; l < r->c->moe_layers; l++) {
-        cot_homes_order(r->homes.order, r->homes.order_begin, r->homes.home + l * n, r->rows.count,
-                        r->fabric->ranks);
-        return_to_index(r, (uint8_t *)(experts + l * n * k), (size_t)k * sizeof *experts);
-        return_to_index(r, (uint8_t *)(weights + l * n * k), (size_t)k * sizeof *weights);
-    }
-}
-
-/* Sends routing of the home rows to their places on rank 0. */
-static void send_routing(cot_runner *r, const cot_step *step)
-{
-    int64_t k = r->c->gate.top_k, row = 0, token = 0;
-    for (int32_t i = 0; i < step->spans; token += step->span[i++].tokens) {
-        const cot_span *span = &step->span[i];
-        if (r->o.data_parallel && span->home != r->fabric->rank) continue;
-        int64_t first = row > r->rows.home0 ? row : r->rows.home0, last = row + span->tokens;
-        if (last > r->rows.home1) last = r->rows.home1;
-        for (int64_t l = 0; l < r->c->moe_layers && first < last; l++) {
-            int64_t from = (l * r->o.step_tokens + first - r->rows.home0) * k, n = (last - first) * k;
-            uint64_t to = (uint64_t)((l * r->o.step_tokens + token + first - row) * k);
-            cot_put(r->fabric, 0, r->results.routed_experts_at + to * sizeof(uint16_t),
-                    r->network.experts + from, (size_t)n * sizeof(uint16_t), COT_PHASE_CONTROL);
-            cot_put(r->fabric, 0, r->results.routed_weights_at + to * sizeof(float),
-                    r->network.weights + from, (size_t)n * sizeof(float), COT_PHASE_CONTROL);
-        }
-        row += span->tokens;
-    }
-}
-
-/* Experts of rows of the l-th MoE layer, the first of them the row `from` here and the token `to` of the step, go to rank 0. */
-static void put_experts(cot_runner *r, int64_t l, int64_t from, int64_t to, int64_t rows)
-{
-    const int64_t k = r->c->gate.top_k, n = r->o.step_tokens;
-    cot_put(r->fabric, 0, r->results.routed_experts_at + (uint64_t)((l * n + to) * k) * sizeof(uint16_t),
-            r->network.experts + (l * n + from) * k, (size_t)(rows * k) * sizeof(uint16_t),
-            COT_PHASE_CONTROL);
-}
-
-/* The same of every so manieth token that is at home here, where homes differ from layer to layer. */
-static void send_shuffled_experts(cot_runner *r, int32_t every)
-{
-    for (int64_t l = 0; l < r->c->moe_layers; l++) {
-        cot_homes_order(r->homes.order, r->homes.order_begin, r->homes.home + l * r->o.step_tokens,
-                        r->rows.count, r->fabric->ranks);
-        const int32_t first = r->homes.order_begin[r->fabric->rank],
-                      end = r->homes.order_begin[r->fabric->rank + 1];
-        for (int32_t at = first; at < end; at++)
-            if (r->homes.order[at] % every == 0) put_experts(r, l, at - first, r->homes.order[at], 1);
-    }
-}
-
-/* The same where they do not: all of a span at once, or token by token. */
-static void send_experts(cot_runner *r, const cot_step *step)
-{
-    const int64_t every = step->routed_every;
-    int64_t row = 0, token = 0;
-    for (int32_t i = 0; i < step->spans; token += step->span[i++].tokens) {
-        const cot_span *span = &step->span[i];
-        if (r->o.data_parallel && span->home != r->fabric->rank) continue;
-        const int64_t first = cot_larger(row, r->rows.home0),
-                      end = cot_smaller(row + span->tokens, r->rows.home1), to = token - row;
-        for (int64_t l = 0; l < r->c->moe_layers && first < end; l++) {
-            if (every == 1) put_experts(r, l, first - r->rows.home0, first + to, end - first);
-            for (int64_t t = first; every > 1 && t < end; t++)
-                if ((t + to) % every == 0) put_experts(r, l, t - r->rows.home0, t + to, 1);
-        }
-        row += span->tokens;
-    }
-}
-
 /* ---- what all ranks send ---- */
 
 /* Which of the spans at home here have rows that are not finite: a row that once is stays so to the last layer. */
@@ -284,15 +180,10 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
 {
     int64_t begin, end;
     r->results.number++;
-    const bool shuffled = cot_runner_goes_home(r) && r->o.pipeline.s_moe;
-    if (r->o.capture && shuffled)
-        send_shuffled_routing(r);
-    else if (r->o.capture)
-        send_routing(r, step);
-    else if (step->routed_every && shuffled)
-        send_shuffled_experts(r, step->routed_every);
+    if (r->o.capture)
+        cot_runner_send_routing(r, step);
     else if (step->routed_every)
-        send_experts(r, step);
+        cot_runner_send_popular(r, step);
     tell_unsound(r, step);
     if (r->fabric->rank) {
         send_last(r, step);
@@ -302,7 +193,7 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
     if (status == COT_OK) take_unsound(r, step);
     if (step->reports) *(cot_step_counts *)cot_local(r->fabric, r->results.counts_at) = count(r);
     *(cot_runner_served *)cot_local(r->fabric, r->results.served_at) = count_served(r);
-    if (status == COT_OK && r->o.capture && shuffled) order_routing(r);
+    if (status == COT_OK && r->o.capture) cot_runner_order_routing(r);
     for (int p = 1; p < r->fabric->ranks && status == COT_OK; p++) {
         logit_columns(r, p, &begin, &end);
         const float *block = cot_local(r->fabric, logits_block(r, begin));

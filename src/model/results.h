@@ -26,6 +26,11 @@ typedef struct cot_runner_results {
 void cot_runner_lay_out_results(cot_runner *r, cot_arena *arena);
 /* After the last layer: every rank computes its columns of the logits, and rank 0 has all results. */
 cot_status cot_runner_send_results(cot_runner *r, const cot_step *step, cot_error *error);
+/* Of these: every rank sends rank 0 the routing of its tokens, which rank 0 puts in the order of the step's tokens when all is there; or
+ * experts of those tokens alone that the step wants to be known. */
+void cot_runner_send_routing(cot_runner *r, const cot_step *step);
+void cot_runner_order_routing(cot_runner *r);
+void cot_runner_send_popular(cot_runner *r, const cot_step *step);
 cot_step_result cot_runner_result(const cot_runner *r, const cot_step *step); // nothing but on rank 0
 
 #endif

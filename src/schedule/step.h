@@ -38,10 +38,16 @@ typedef struct cot_page_map {
 typedef struct cot_step {
     int32_t tokens, spans, maps, logits; // totals
     bool reports;                        // every rank tells rank 0 what it counted
-    int32_t routed_every; // rank 0 gets the experts of tokens 0, so many, twice as many ...; 0: of none
-    const int32_t *ids;   // [tokens], span after span
+    /* Rank 0 gets the experts of every so manieth of its tokens, the first of them routed_first, less than that; 0: of none. */
+    int32_t routed_every, routed_first;
+    const int32_t *ids; // [tokens], span after span
     const cot_span *span;
     const cot_page_map *map;
 } cot_step;
+
+static inline bool cot_step_wants_routing(const cot_step *step, int64_t token)
+{
+    return token % step->routed_every == step->routed_first;
+}
 
 #endif

@@ -39,7 +39,8 @@ struct world {
     struct text *now; // whose profile is awaited
     double count[MOST_RANKS][LAYERS][EXPERTS], tokens[MOST_RANKS];
     int64_t in_step;
-    int homes, every;
+    cot_step step; // which of its tokens are wanted
+    int homes;
     cot_engine *shown, *counts; // one tells routing, the other counts
 };
 
@@ -51,9 +52,9 @@ static void on_routing(void *context, uint64_t request, int64_t position, int32_
     struct text *t = context;
     (void)request, (void)token, (void)weights;
     memcpy(t->experts[position], experts, sizeof t->experts[position]);
-    t->counted[position] = world->in_step++ % world->every == 0;
+    t->counted[position] = cot_step_wants_routing(&world->step, world->in_step++);
     if (!t->counted[position]) return;
-    const double later = pow(0.5, 1. / HALF_LIFE);
+    const double later = pow(0.5, fmin(1, (double)world->step.routed_every / HALF_LIFE));
     for (int h = 0; h < MOST_RANKS; h++) {
         world->tokens[h] *= later;
         for (int c = 0; c < CELLS; c++) (&world->count[h][0][0])[c] *= later;
@@ -138,6 +139,7 @@ static void run_text(struct world *w, struct text *t, const struct text *other, 
     must_submit(w->counts, &r, t->home, &none);
     for (size_t left = 1; left;) {
         w->in_step = 0;
+        cot_profiles_want(&w->counts->loop.profiles, &w->step, w->counts->loop.steps);
         left = must_step(w->shown);
         assert_int_equal(must_step(w->counts), left);
         assert_popularity(w);
@@ -174,7 +176,7 @@ static void experts_are_counted(void **state)
         assert_int_equal(info.cells, CELLS);
         assert_true(info.half_life_tokens == HALF_LIFE && info.half_life_seconds == 0);
         w.homes = info.n_homes;
-        w.every = info.every;
+        assert_int_equal(info.every, w.counts->loop.profiles.options.every);
         assert_int_equal(w.homes, w.counts->info.kv_homes);
         cot_engine_watch_profiles(w.counts, &(cot_profile_events){&w, on_profile});
         run_text(&w, &w.text[0], NULL, 0, &seed);
@@ -200,8 +202,115 @@ static void experts_are_counted(void **state)
     assert_true(hits > 0);
 }
 
+/* Which tokens are counted depends on nothing that a token can be: each is as often as any other, whatever its place in steps. The
+ * bound of 7 deviations is missed once in 10^11. */
+static void every_place_is_counted_alike(void **state)
+{
+    (void)state;
+    enum { STEPS = 20000, MOST = 12 };
+    const int64_t begin = (int64_t)(test_seed() % 1000000000);
+    for (int32_t every = 1; every <= MOST; every++) {
+        const cot_profiles p = {.options = {.every = every}};
+        int counted[2 * MOST] = {0};
+        for (int64_t number = begin; number < begin + STEPS; number++) {
+            cot_step step = {0};
+            cot_profiles_want(&p, &step, number);
+            int in_step = 0;
+            for (int t = 0; t < 2 * every; t++) {
+                counted[t] += cot_step_wants_routing(&step, t);
+                in_step += cot_step_wants_routing(&step, t);
+            }
+            assert_int_equal(in_step, 2);
+        }
+        const double mean = (double)STEPS / every, deviation = sqrt(mean * (1 - 1. / every));
+        for (int t = 0; t < 2 * every; t++)
+            if (fabs(counted[t] - mean) > 7 * deviation)
+                fail_msg("token %d of every %d was counted %d times, not %.0f", t, (int)every, counted[t],
+                         mean);
+    }
+}
+
+/* All that one engine calls, by place in the step modulo `every`. */
+struct exact {
+    int64_t in_step;
+    int every;
+    double step[8][CELLS], sum[CELLS], variance[CELLS];
+};
+
+static void count_exactly(void *context, uint64_t request, int64_t position, int32_t token,
+                          const uint16_t *experts, const float *weights)
+{
+    struct exact *x = context;
+    (void)request, (void)position, (void)token, (void)weights;
+    double *cells = x->step[x->in_step++ % x->every];
+    for (int i = 0; i < LAYERS * TOP_K; i++) cells[i / TOP_K * EXPERTS + experts[i]]++;
+}
+
+/* A step is over: what n times one of its n parts, drawn, may differ from all of it. */
+static void end_exact_step(struct exact *x)
+{
+    for (int c = 0; c < CELLS; c++) {
+        double all = 0, squares = 0;
+        for (int j = 0; j < x->every; j++) {
+            all += x->step[j][c];
+            squares += x->step[j][c] * x->step[j][c];
+        }
+        x->sum[c] += all;
+        x->variance[c] += x->every * squares - all * all;
+    }
+    memset(x->step, 0, sizeof x->step);
+    x->in_step = 0;
+}
+
+/* Of sequences that keep their places in steps, of which every n-th token is counted, n times that is what all call, as nearly as
+ * chance lets it: within 7 deviations. */
+static void samples_count_what_all_call(void **state)
+{
+    (void)state;
+    enum { SEQUENCES = 4, EVERY = 4, PROMPT = 3 };
+    uint64_t seed = test_seed();
+    struct setting s = {.ranks = 2,
+                        .attention = "dp",
+                        .step_tokens = 30,
+                        .sequences = SEQUENCES,
+                        .kv_tokens = 2 * SEQUENCES * CONTEXT}; // nobody is fed twice
+    cot_engine *shown = open_random("null", &s);
+    s.quiet = true;
+    s.half_life = 1 << 30; // what came is worth what it was
+    cot_engine *counts = open_random("null", &s);
+    counts->loop.profiles.options.every = EVERY;
+    counts->loop.steps = (int64_t)(draw(&seed) % 1000000); // so that others are drawn
+    struct exact x = {.every = EVERY};
+    for (int i = 0; i < SEQUENCES; i++) {
+        const cot_events events = {.context = &x, .on_routing = count_exactly};
+        int32_t *ids = drawn_ids(CONTEXT, VOCAB, &seed);
+        const cot_request r = forced_request(ids, CONTEXT - 1, PROMPT);
+        must_submit(shown, &r, i % 2, &events);
+        must_submit(counts, &r, i % 2, &(cot_events){0});
+        free(ids);
+    }
+    for (size_t left = 1; left;) {
+        left = must_step(shown);
+        assert_int_equal(must_step(counts), left);
+        end_exact_step(&x);
+    }
+    cot_engine_load load;
+    cot_engine_get_load(counts, &load);
+    assert_int_equal(load.preemptions, 0);
+    double got[CELLS];
+    cot_engine_popularity(got, counts, COT_HOME_ANY);
+    for (int c = 0; c < CELLS; c++)
+        if (fabs(EVERY * got[c] - x.sum[c]) > 7 * sqrt(x.variance[c]) + 1e-3 * x.sum[c])
+            fail_msg("cell %d: %.1f is said of %.0f calls, which chance makes differ by %.1f", c,
+                     EVERY * got[c], x.sum[c], sqrt(x.variance[c]));
+    cot_engine_close(shown);
+    cot_engine_close(counts);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(experts_are_counted)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(experts_are_counted),
+                                       cmocka_unit_test(every_place_is_counted_alike),
+                                       cmocka_unit_test(samples_count_what_all_call)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
