@@ -25,6 +25,7 @@ typedef struct cot_worker_engine {
     cot_kv_events *kv;           // NULL: nobody follows the cache
     cot_step_reports *reports;   // NULL: nor steps
     cot_popularity_topic *topic; // NULL: nor what is called
+    cot_cache_events cache;      // to whom blocks that come and go are told on, all zero: nobody
     bool runs;                   // there is a thread
     pthread_t thread;
     cot_wake news; // there are records

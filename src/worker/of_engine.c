@@ -513,6 +513,20 @@ static void on_profile(void *context, const cot_profile_told *profile)
     cot_popularity_topic_put_request(b->topic, profile);
 }
 
+/* Blocks come and go: who follows the KV cache is told of both, who follows what is called of signatures that go with blocks. */
+static void on_stored(void *context, const cot_cache_block *block)
+{
+    const cot_worker_engine *b = context;
+    if (b->cache.on_stored) b->cache.on_stored(b->cache.context, block);
+}
+
+static void on_removed(void *context, int home, uint64_t hash)
+{
+    const cot_worker_engine *b = context;
+    if (b->cache.on_removed) b->cache.on_removed(b->cache.context, home, hash);
+    if (b->topic) cot_popularity_topic_put_evicted(b->topic, home, hash);
+}
+
 /* What is watched is so from the engine's first step on. */
 static cot_status publish_all(cot_worker_engine *b, const cot_backend_start *s, cot_error *error)
 {
@@ -527,6 +541,8 @@ static cot_status publish_all(cot_worker_engine *b, const cot_backend_start *s, 
         status = cot_popularity_topic_open(&b->topic, &s->popularity, &info, s->base, error);
         if (status == COT_OK) cot_engine_watch_profiles(b->engine, &(cot_profile_events){b, on_profile});
     }
+    if (b->topic || s->kv.enabled)
+        cot_engine_watch_cache(b->engine, &(cot_cache_events){b, on_stored, on_removed});
     if (status != COT_OK || !s->kv.enabled) return status;
     const cot_kv_events_owner owner = {.context = b,
                                        .homes = b->info.homes,
@@ -536,10 +552,8 @@ static cot_status publish_all(cot_worker_engine *b, const cot_backend_start *s, 
                                        .follower = s->owner.context,
                                        .on_snapshot = s->owner.on_snapshot};
     status = cot_kv_events_open(&b->kv, &s->kv, &owner, s->base, error);
-    if (status != COT_OK) return status;
-    const cot_cache_events events = cot_kv_events_watcher(b->kv);
-    cot_engine_watch_cache(b->engine, &events);
-    return COT_OK;
+    if (status == COT_OK) b->cache = cot_kv_events_watcher(b->kv);
+    return status;
 }
 
 /* ---- from opening to closing ---- */

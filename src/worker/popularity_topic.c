@@ -91,6 +91,14 @@ void cot_popularity_topic_put_home(cot_popularity_topic *t, int home, double tok
                pack_bytes(&to, t->numbers, 4 * cells));
 }
 
+void cot_popularity_topic_put_evicted(cot_popularity_topic *t, int home, uint64_t block_hash)
+{
+    t->payload.bytes = 0;
+    msgpack_packer to = cot_payload_packer(&t->payload);
+    put(t, msgpack_pack_map(&to, 1) | cot_payload_text(&to, "evicted") | msgpack_pack_array(&to, 2) |
+               msgpack_pack_int(&to, home) | msgpack_pack_uint64(&to, block_hash));
+}
+
 /* ---- the loop's thread ---- */
 
 static void take_news(void *context, uint64_t times)

@@ -2,7 +2,7 @@
  *
  *     engine's thread:  payload --ring--> loop's thread:  [topic "popularity", number, payload] --publisher--> subscribers
  *
- * A payload is msgpack, a map of one key (docs/OPERATE.md has the forms). Nobody is waited for: where the ring is full messages are
+ * A payload is msgpack, a map of one key (docs/SERVING.md has the forms). Nobody is waited for: where the ring is full messages are
  * lost. */
 #ifndef COT_WORKER_POPULARITY_TOPIC_H
 #define COT_WORKER_POPULARITY_TOPIC_H
@@ -22,6 +22,8 @@ void cot_popularity_topic_put_request(cot_popularity_topic *topic, const cot_pro
 /* The engine's thread: what tokens at home on a rank, and their calls [n_layers][n_experts], are worth now. */
 void cot_popularity_topic_put_home(cot_popularity_topic *topic, int home, double tokens,
                                    const double *counts);
+/* The engine's thread: a home let a block go, of that sequence hash, and its signature with it. */
+void cot_popularity_topic_put_evicted(cot_popularity_topic *topic, int home, uint64_t block_hash);
 /* When nobody puts any more. NULL is fine. */
 void cot_popularity_topic_close(cot_popularity_topic *topic);
 

@@ -15,6 +15,7 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
     os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
 
 from following import Follower  # noqa: E402
+from kv_model import BlockRemoved, read_batch  # noqa: E402
 from serving import MODEL, SECONDS, Server, free_ports, run  # noqa: E402
 
 ASKED = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}
@@ -123,8 +124,44 @@ class Popularity(unittest.TestCase):
             self.assertTrue(near(a, b), (a, b))
         self.assertEqual(server.get("/popularity?format=yaml")[0], 400)
 
+    def test_blocks_that_go_are_told(self):
+        """As who follows the KV cache is told of them, in the same order, and without such followers too."""
+        pages = 2 * 8 * 98304  # bytes: two sequences as long as the context
+        for with_events in (True, False):
+            ports = free_ports(2)
+            config = json.dumps({"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{ports + 1}"})
+            options = ("--kv-events-config", config) if with_events else ()
+            with (
+                self.subTest(with_events=with_events),
+                Server("--kv-cache-memory-bytes", pages, "--popularity-endpoint", f"tcp://127.0.0.1:{ports}", *options) as server,
+                PopularityFollower(ports) as follower,
+                PopularityFollower(ports + 1) as cache,
+            ):
+                while not (follower.frames and (cache.frames or not with_events)):  # both hear
+                    server.complete([1 + len(follower.frames) % 7] * 20, max_tokens=1)
+                    follower.take(0.1), cache.take(0.1)
+                end, asked = time.monotonic() + SECONDS, 0
+                while len(follower.told("evicted")) < 40:
+                    asked += 1
+                    server.complete([3 + (asked * 31 + i * 7) % 900 for i in range(300)], max_tokens=1)
+                    while follower.take(0.05):
+                        pass
+                    assert time.monotonic() < end, asked
+                told = follower.told("evicted")
+                self.assertEqual({home for home, _ in told}, {0})
+                self.assertEqual(len({block for _, block in told}), len(told))  # each text was asked once
+                if with_events:
+
+                    def removed():
+                        batches = [read_batch(payload) for _, _, payload in cache.frames]
+                        return [block for batch in batches for event in batch.events if isinstance(event, BlockRemoved) for block in event.block_hashes]
+
+                    cache.until(lambda: len(removed()) >= len(told))
+                    self.assertEqual([block for _, block in told], removed()[: len(told)])
+
     def test_bad_options_are_refused(self):
         for options, says in (
+            (("--popularity-half-life", "9", "--popularity-half-life-s", "9"), "--popularity-half-life and --popularity-half-life-s exclude one another"),
             (("--popularity-half-life", "0"), "--popularity-half-life takes an integer from 1"),
             (("--popularity-endpoint", "here"), "--popularity-endpoint is not tcp://ADDRESS:PORT"),
             (("--popularity-endpoint", "tcp://*:9000"), "--kv-events-no-auth"),

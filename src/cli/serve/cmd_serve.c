@@ -273,10 +273,22 @@ static bool is_of_engine(const cli_option *row)
             row->offset != offsetof(cli_engine_settings, max_queue)); // the server's own
 }
 
+static bool is_given(const struct serve_settings *s, const char *name)
+{
+    for (size_t i = 0; i < s->given.count; i++)
+        if (strcmp(s->given.items[i].option->name, name) == 0) return true;
+    return false;
+}
+
 static bool check(const void *settings)
 {
     const struct serve_settings *s = settings;
     if (!s->model && !s->mock) cli_complain("MODEL is missing: a model folder");
+    if (is_given(s, "popularity-half-life") && s->engine.options.watch.popularity_half_life_ns) {
+        cli_complain(
+            "--popularity-half-life and --popularity-half-life-s exclude one another: tokens or seconds");
+        return false;
+    }
     for (size_t i = 0; s->mock && i < s->given.count; i++) {
         const cli_option *row = s->given.items[i].option;
         if (!is_of_engine(row)) continue;
