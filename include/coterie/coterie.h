@@ -33,6 +33,7 @@
 #include "coterie/request.h"
 #include "coterie/roof.h"
 #include "coterie/route.h"
+#include "coterie/route_affinity.h"
 #include "coterie/server.h"
 #include "coterie/start.h"
 #include "coterie/started.h"

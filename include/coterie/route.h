@@ -73,12 +73,26 @@ typedef enum cot_route_policy {
 /* "joint", "kv", "least", "dynamo", "random", "round-robin"; NULL ends. */
 extern const char *const cot_route_policy_names[];
 
+/* Which experts a text calls: a cell is an expert of a layer, and its share the part of the text's tokens that call it, in (0, 1]. The cells
+ * that count most, by their numbers. */
+enum { COT_ROUTE_MOST_CALLS = 160, COT_ROUTE_MOST_CELLS = 6144 };
+typedef struct cot_route_calls {
+    uint32_t count;
+    uint16_t cell[COT_ROUTE_MOST_CALLS];
+    float share[COT_ROUTE_MOST_CALLS];
+} cot_route_calls;
+
+/* Reads a signature as workers publish it (docs/SERVING.md): 3 bytes a cell. False: it is none of so many cells. An empty one has no
+ * calls. */
+bool cot_route_calls_read(cot_route_calls *calls, const void *signature, size_t bytes, size_t cells);
+
 /* What is known of a target's speed and room. */
 typedef struct cot_route_costs {
     double prompt_ns, token_ns; /* a prompt takes prompt_ns, and token_ns for each token that is not cached */
     double step_ns;             /* so much longer is a decode step for each request that takes part in it */
     double pages;               /* of the KV cache, in blocks of the index; 0: enough */
     double alone_ns;            /* a decode step takes alone_ns, and step_ns for each request in it */
+    double expert_ns;           /* so much longer is a step for each distinct expert that is called in it */
 } cot_route_costs;
 
 typedef struct cot_route_request {
@@ -87,12 +101,19 @@ typedef struct cot_route_request {
     uint64_t max_tokens;   /* most that may be answered */
     const uint32_t *depth; /* [targets] blocks that each can reuse, as cot_route_index_match tells */
     const uint64_t *keys;  /* [blocks]; NULL: not known, and what requests share counts for each of them */
+    const cot_route_calls *calls; /* of its answer, as foretold; NULL: nothing is known */
 } cot_route_request;
 
 /* Why a target: what the request is expected to cost there, in nanoseconds. */
 typedef struct cot_route_terms {
     double queue, prefill, decode, pages;
+    double experts; /* more, or below 0 less, than a request of the usual calls would cost of steps there */
 } cot_route_terms;
+
+/* What terms count, 1 each at first: kv prefill, load the queue, decode and pages. */
+typedef struct cot_route_scales {
+    double kv, experts, load;
+} cot_route_scales;
 
 typedef struct cot_route_decision {
     size_t target;
@@ -113,12 +134,23 @@ void cot_route_book_costs(const cot_route_book *book, size_t target, cot_route_c
 /* A target that is drained, suspended or gone gets nothing; what it has stays in the book. */
 void cot_route_book_set_usable(cot_route_book *book, size_t target, bool usable);
 
+void cot_route_book_set_scales(cot_route_book *book, const cot_route_scales *scales); /* each 0 or more */
+/* Calls are of so many cells, 1 to COT_ROUTE_MOST_CELLS; `joint` looks at them from now on. Once, before any request. Errors:
+ * OUT_OF_MEMORY. */
+cot_status cot_route_book_set_cells(cot_route_book *book, size_t cells, cot_error *error);
+/* What requests call in the mean: share [cells] of tokens. At first none. */
+void cot_route_book_set_usual(cot_route_book *book, const float *share);
+/* What runs on a target runs in the same steps as what runs on target `first` of its worker; by itself at first. */
+void cot_route_book_set_worker(cot_route_book *book, size_t target, size_t first);
+
 /* The target for a request; false: there is none that may be used. Each of a burst is assigned before the next is asked for. */
 bool cot_route_choose(cot_route_book *book, const cot_route_request *request, int64_t now_ns,
                       cot_route_decision *decision);
 /* What a request would cost at a target, used or not; of policies that look at other things, too. `decision` has that target. */
 void cot_route_weigh(const cot_route_book *book, const cot_route_request *request, size_t target,
                      int64_t now_ns, cot_route_decision *decision);
+/* What `joint` makes of terms, by its scales. */
+double cot_route_score(const cot_route_book *book, const cot_route_terms *terms);
 /* It was sent there. Returns its number in the book, 0 when memory runs out. */
 uint64_t cot_route_assigned(cot_route_book *book, const cot_route_request *request,
                             const cot_route_decision *decision, int64_t now_ns);
@@ -127,11 +159,17 @@ uint64_t cot_route_assigned(cot_route_book *book, const cot_route_request *reque
 void cot_route_began(cot_route_book *book, uint64_t number, int64_t now_ns);
 void cot_route_ended(cot_route_book *book, uint64_t number, uint64_t answered, int64_t now_ns);
 
+/* Requests [count] that were just sent to where decisions say, under `numbers`, none of which is in a half-open breaker's trial, exchange
+ * their targets, two and two, where that costs less in all; decisions and numbers follow. */
+void cot_route_exchange(cot_route_book *book, const cot_route_request *requests,
+                        cot_route_decision *decisions, uint64_t *numbers, size_t count, int64_t now_ns);
+
 /* What a target computed, and how long that took. */
 typedef struct cot_route_work {
     double steps;         /* passes of the network; of 0 nothing is learnt */
     double prompt_tokens; /* that were computed in them */
     double requests;      /* that each had a token decoded, counted once a step */
+    double experts;       /* distinct ones that were called, counted once a step and layer; 0: not told */
     double ns;
 } cot_route_work;
 

@@ -32,6 +32,7 @@
     X(bench_router) \
     X(bench_schedule) \
     X(bench_signature) \
+    X(bench_affinity) \
     X(bench_drift) \
     X(info) \
     X(models) \

@@ -84,8 +84,11 @@ static bool choose(cot_relay *r, cot_route_request *request, cot_route_decision 
         for (size_t t = w->first_target; is_out(r, w) && t < w->first_target + w->targets; t++)
             cot_route_book_set_usable(g->book, t, false);
     if (r->blocks) cot_route_index_match(g->index, depth, r->keys, r->blocks);
-    *request =
-        (cot_route_request){r->blocks, r->tokens + r->delivery.tokens, r->request.max_tokens, depth, r->keys};
+    *request = (cot_route_request){.blocks = r->blocks,
+                                   .tokens = r->tokens + r->delivery.tokens,
+                                   .max_tokens = r->request.max_tokens,
+                                   .depth = depth,
+                                   .keys = r->keys};
     const bool found = cot_route_choose(g->book, request, now_ns, decision);
     for (const cot_gateway_worker *w = g->workers; w; w = w->next)
         if (is_out(r, w)) cot_gateway_set_usable(w);

@@ -6,6 +6,7 @@
 #include "route/beginnings.h"
 #include "route/breaker.h"
 #include "route/fit.h"
+#include "route/unions.h"
 
 #include <assert.h>
 #include <math.h>
@@ -14,7 +15,11 @@
 const char *const cot_route_policy_names[] = {"joint",  "kv",          "least", "dynamo",
                                               "random", "round-robin", NULL};
 
-enum { FEW_ANSWERS = 32, PRESUMED_TOKENS = 256 };
+enum {
+    FEW_ANSWERS = 32,
+    PRESUMED_TOKENS = 256,
+    WEIGHED = 8 // best targets by other terms, of which experts decide
+};
 static const double ANSWERS_KEPT = 1 - 1.0 / 64;
 static const double NEVER_NS = 1e15; // more than any sum of other terms, and these are told apart beside it
 
@@ -30,6 +35,8 @@ typedef struct entry {
     double blocks;               // of its prompt
     uint64_t beginning;          // that it shares, 0: none; how many blocks
     double shared;
+    uint32_t in_union;      // where its calls count
+    cot_route_calls *calls; // NULL: none are known
 } entry;
 
 /* Numbers of all targets stand side by side: a score goes through all of them. */
@@ -46,8 +53,12 @@ struct cot_route_book {
     double *blocks,
         *pages; // of prompts of all that is there; that all will have at their ends, each beginning once
     double *requests, *expected; // of all that is there: how many; tokens of their answers
+    double *expert_ns;
     double *score;
-    double *memory; // all of them
+    double *memory;          // all of them
+    uint32_t *in_union;      // [targets] whose union a target's requests are in
+    cot_route_unions unions; // of no cells: experts are not looked at
+    cot_route_scales scales;
     bool *usable;
     cot_route_breaker *breaker;
     cot_route_beginnings beginnings;
@@ -59,7 +70,7 @@ struct cot_route_book {
     uint64_t answers;
 };
 
-enum { ARRAYS = 13 };
+enum { ARRAYS = 14 };
 
 cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t block_tokens,
                                cot_route_policy policy, uint64_t seed, cot_error *error)
@@ -76,26 +87,29 @@ cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t b
         b->policy = policy;
         b->seed = seed;
         b->memory = calloc(ARRAYS * targets, sizeof *b->memory);
+        b->in_union = calloc(targets, sizeof *b->in_union);
+        b->scales = (cot_route_scales){1, 1, 1};
         b->usable = malloc(targets * sizeof *b->usable);
         b->breaker = calloc(targets, sizeof *b->breaker);
         b->work = calloc(targets, sizeof *b->work);
         b->prompt = calloc(targets, sizeof *b->prompt);
         b->step = calloc(targets, sizeof *b->step);
     }
-    if (!b || !b->memory || !b->usable || !b->breaker || !b->work || !b->prompt || !b->step ||
+    if (!b || !b->memory || !b->in_union || !b->usable || !b->breaker || !b->work || !b->prompt || !b->step ||
         !cot_grow(&entries, &b->entry_room, 1, sizeof *b->entry)) {
         cot_route_book_close(b);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a book of %zu targets", targets);
     }
     b->entry = entries;
     b->entry_count = 1;
-    double **const arrays[ARRAYS] = {&b->free_ns,  &b->prompt_ns, &b->token_ns, &b->step_ns, &b->room,
-                                     &b->tokens,   &b->blocks,    &b->pages,    &b->score,   &b->queued_ns,
-                                     &b->alone_ns, &b->requests,  &b->expected};
+    double **const arrays[ARRAYS] = {&b->free_ns,  &b->prompt_ns, &b->token_ns, &b->step_ns,  &b->room,
+                                     &b->tokens,   &b->blocks,    &b->pages,    &b->score,    &b->queued_ns,
+                                     &b->alone_ns, &b->requests,  &b->expected, &b->expert_ns};
     for (size_t i = 0; i < ARRAYS; i++) *arrays[i] = b->memory + i * targets;
     for (size_t t = 0; t < targets; t++) {
         b->usable[t] = true;
         b->room[t] = HUGE_VAL;
+        b->in_union[t] = (uint32_t)t;
     }
     *book = b;
     return COT_OK;
@@ -105,7 +119,10 @@ void cot_route_book_close(cot_route_book *b)
 {
     if (!b) return;
     cot_route_beginnings_free(&b->beginnings);
+    cot_route_unions_free(&b->unions);
+    for (size_t i = 1; i < b->entry_count; i++) free(b->entry[i].calls);
     free(b->memory);
+    free(b->in_union);
     free(b->usable);
     free(b->breaker);
     free(b->work);
@@ -121,6 +138,7 @@ void cot_route_book_set_costs(cot_route_book *b, size_t target, const cot_route_
     b->token_ns[target] = costs->token_ns;
     b->step_ns[target] = costs->step_ns;
     b->alone_ns[target] = costs->alone_ns;
+    b->expert_ns[target] = costs->expert_ns;
     b->room[target] = costs->pages > 0 ? costs->pages : HUGE_VAL;
 }
 
@@ -131,7 +149,32 @@ void cot_route_book_costs(const cot_route_book *b, size_t target, cot_route_cost
                                .token_ns = b->token_ns[target],
                                .step_ns = b->step_ns[target],
                                .pages = pages,
-                               .alone_ns = b->alone_ns[target]};
+                               .alone_ns = b->alone_ns[target],
+                               .expert_ns = b->expert_ns[target]};
+}
+
+void cot_route_book_set_scales(cot_route_book *b, const cot_route_scales *scales)
+{
+    b->scales = *scales;
+}
+
+cot_status cot_route_book_set_cells(cot_route_book *b, size_t cells, cot_error *error)
+{
+    assert(cells && cells <= COT_ROUTE_MOST_CELLS && !b->unions.cells);
+    return cot_route_unions_open(&b->unions, b->targets, cells)
+               ? COT_OK
+               : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu experts of %zu targets", cells,
+                          b->targets);
+}
+
+void cot_route_book_set_usual(cot_route_book *b, const float *share)
+{
+    cot_route_unions_set_usual(&b->unions, share);
+}
+
+void cot_route_book_set_worker(cot_route_book *b, size_t target, size_t first)
+{
+    b->in_union[target] = (uint32_t)first;
 }
 
 void cot_route_book_set_usable(cot_route_book *b, size_t target, bool usable)
@@ -143,11 +186,12 @@ void cot_route_learn_work(cot_route_book *b, size_t target, const cot_route_work
 {
     double ns[COT_ROUTE_PARTS];
     cot_route_fit_add(&b->work[target], work);
-    if (!cot_route_fit_solve(&b->work[target], ns)) return;
+    if (!cot_route_fit_solve(&b->work[target], false, ns)) return;
     b->prompt_ns[target] = ns[COT_ROUTE_STEP]; // that it takes part in, one at least
     b->token_ns[target] = ns[COT_ROUTE_TOKEN];
-    b->step_ns[target] = ns[COT_ROUTE_REQUEST];
+    b->step_ns[target] = ns[COT_ROUTE_REQUEST]; // experts that it usually adds among it
     b->alone_ns[target] = ns[COT_ROUTE_STEP];
+    if (cot_route_fit_solve(&b->work[target], true, ns)) b->expert_ns[target] = ns[COT_ROUTE_EXPERT];
 }
 
 /* A prompt has what comes once a prompt, too, in the place of a step. */
@@ -156,7 +200,7 @@ void cot_route_learn_prompt(cot_route_book *b, size_t target, uint64_t tokens, d
     double ns[COT_ROUTE_PARTS];
     cot_route_fit_add(&b->prompt[target],
                       &(cot_route_work){.steps = 1, .prompt_tokens = (double)tokens, .ns = time_ns});
-    if (!cot_route_fit_solve(&b->prompt[target], ns)) return;
+    if (!cot_route_fit_solve(&b->prompt[target], false, ns)) return;
     b->prompt_ns[target] = ns[COT_ROUTE_STEP];
     b->token_ns[target] = ns[COT_ROUTE_TOKEN];
 }
@@ -166,7 +210,7 @@ void cot_route_learn_step(cot_route_book *b, size_t target, uint64_t requests, d
     double ns[COT_ROUTE_PARTS];
     cot_route_fit_add(&b->step[target],
                       &(cot_route_work){.steps = 1, .requests = (double)requests, .ns = time_ns});
-    if (!cot_route_fit_solve(&b->step[target], ns)) return;
+    if (!cot_route_fit_solve(&b->step[target], false, ns)) return;
     b->step_ns[target] = ns[COT_ROUTE_REQUEST];
     b->alone_ns[target] = ns[COT_ROUTE_STEP];
 }
@@ -232,19 +276,30 @@ static double wait_for_pages(const cot_route_book *b, const cot_route_request *r
     return stay_ns * lacking / b->pages[t];
 }
 
+/* What its experts cost beside the usual ones, which are a part of `decode`: of the absolute cost targets with much would always have the
+ * least to add, and all would go there. */
+static double cost_of_experts(const cot_route_book *b, const cot_route_request *r, size_t t)
+{
+    if (!r->calls || !b->unions.cells) return 0;
+    return b->expert_ns[t] * expected_tokens(b, r) *
+           cot_route_unions_added(&b->unions, b->in_union[t], r->calls);
+}
+
 static cot_route_terms terms_of(const cot_route_book *b, const cot_route_request *r, size_t t, double now)
 {
     return (cot_route_terms){.queue = fmax(b->free_ns[t] - now, 0),
                              .prefill = b->prompt_ns[t] +
                                         b->token_ns[t] * ((double)r->tokens - cached_tokens(b, r, t)),
                              .decode = expected_tokens(b, r) * b->step_ns[t],
-                             .pages = wait_for_pages(b, r, t, final_blocks(b, r), now)};
+                             .pages = wait_for_pages(b, r, t, final_blocks(b, r), now),
+                             .experts = cost_of_experts(b, r, t)};
 }
 
 static void score_all(cot_route_book *b, const cot_route_request *r, double now)
 {
     const double expected = expected_tokens(b, r), tokens = (double)r->tokens, most = tokens - 1,
-                 wanted = final_blocks(b, r), block = b->block_tokens;
+                 wanted = final_blocks(b, r), block = b->block_tokens, kv = b->scales.kv,
+                 load = b->scales.load;
     double *restrict score = b->score;
     const double *restrict free_ns = b->free_ns, *restrict prompt_ns = b->prompt_ns,
                            *restrict token_ns = b->token_ns, *restrict step_ns = b->step_ns,
@@ -252,12 +307,15 @@ static void score_all(cot_route_book *b, const cot_route_request *r, double now)
     const uint32_t *restrict depth = r->depth;
     for (size_t t = 0; t < b->targets; t++) {
         const double queue = free_ns[t] - now, cached = block * (double)(int32_t)depth[t];
-        score[t] = (queue > 0 ? queue : 0) + prompt_ns[t] +
-                   token_ns[t] * (tokens - (cached < most ? cached : most)) + expected * step_ns[t];
+        score[t] = load * ((queue > 0 ? queue : 0) + expected * step_ns[t]) +
+                   kv * (prompt_ns[t] + token_ns[t] * (tokens - (cached < most ? cached : most)));
     }
     int lacking = 0;
     for (size_t t = 0; t < b->targets; t++) lacking |= pages[t] + wanted > room[t];
-    for (size_t t = 0; lacking && t < b->targets; t++) score[t] += wait_for_pages(b, r, t, wanted, now);
+    for (size_t t = 0; lacking && t < b->targets; t++) {
+        const double wait = wait_for_pages(b, r, t, wanted, now);
+        score[t] += wait < NEVER_NS ? load * wait : wait;
+    }
 }
 
 /* NVIDIA Dynamo's: blocks of prompts to be computed, the new one's with them, less what overlaps; and blocks in use. */
@@ -284,6 +342,29 @@ static size_t least(const cot_route_book *b, int64_t now_ns)
     return best;
 }
 
+/* The least score with what experts cost, of the targets whose scores without are the least; of equals as above. */
+static size_t least_with_experts(const cot_route_book *b, const cot_route_request *r, int64_t now_ns)
+{
+    size_t best[WEIGHED], count = 0, least = b->targets;
+    double least_score = HUGE_VAL;
+    for (size_t part = 0; part < 2; part++)
+        for (size_t t = part ? 0 : b->turn; t < (part ? b->turn : b->targets); t++) {
+            size_t at = count;
+            if ((at == WEIGHED && !(b->score[t] < b->score[best[at - 1]])) || !may_go(b, t, now_ns)) continue;
+            if (at == WEIGHED) at--;
+            count = at + 1;
+            for (; at && b->score[t] < b->score[best[at - 1]]; at--) best[at] = best[at - 1];
+            best[at] = t;
+        }
+    for (size_t i = 0; i < count; i++) {
+        const double score = b->score[best[i]] + b->scales.experts * cost_of_experts(b, r, best[i]);
+        if (!(score < least_score)) continue;
+        least_score = score;
+        least = best[i];
+    }
+    return least;
+}
+
 static size_t any(cot_route_book *b, int64_t now_ns)
 {
     size_t usable = 0, t = 0;
@@ -298,6 +379,12 @@ void cot_route_weigh(const cot_route_book *b, const cot_route_request *r, size_t
                      cot_route_decision *decision)
 {
     *decision = (cot_route_decision){t, (uint64_t)cached_tokens(b, r, t), terms_of(b, r, t, (double)now_ns)};
+}
+
+double cot_route_score(const cot_route_book *b, const cot_route_terms *t)
+{
+    return b->scales.load * (t->queue + t->decode + (t->pages < NEVER_NS ? t->pages : 0)) +
+           (t->pages < NEVER_NS ? 0 : t->pages) + b->scales.kv * t->prefill + b->scales.experts * t->experts;
 }
 
 bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now_ns,
@@ -323,7 +410,8 @@ bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now
         break;
     default:
         score_all(b, r, now);
-        t = least(b, now_ns);
+        t = b->policy == COT_ROUTE_JOINT && r->calls && b->unions.cells ? least_with_experts(b, r, now_ns)
+                                                                        : least(b, now_ns);
     }
     if (t == b->targets) return false;
     b->turn = (t + 1) % b->targets;
@@ -332,6 +420,19 @@ bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now
 }
 
 /* ---- what was sent ---- */
+
+/* What memory is missing for does not count. */
+static void count_calls(cot_route_book *b, entry *e, const cot_route_calls *calls)
+{
+    e->in_union = b->in_union[e->target];
+    e->calls = malloc(sizeof *calls);
+    if (e->calls && cot_route_unions_add(&b->unions, e->in_union, calls)) {
+        *e->calls = *calls;
+        return;
+    }
+    free(e->calls);
+    e->calls = NULL;
+}
 
 uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const cot_route_decision *d,
                             int64_t now_ns)
@@ -374,6 +475,7 @@ uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const
     b->pages[t] += e->pages + (first ? shared : 0);
     b->requests[t]++;
     b->expected[t] += e->expected;
+    if (r->calls && b->unions.cells) count_calls(b, e, r->calls);
     return number;
 }
 
@@ -409,6 +511,9 @@ void cot_route_ended(cot_route_book *b, uint64_t number, uint64_t answered, int6
         b->pages[e->target] -= e->shared;
     b->requests[e->target]--;
     b->expected[e->target] -= e->expected;
+    if (e->calls) cot_route_unions_drop(&b->unions, e->in_union, e->calls);
+    free(e->calls);
+    e->calls = NULL;
     e->live = false;
     e->next = b->free_entry;
     b->free_entry = (uint32_t)number;

@@ -21,14 +21,15 @@ static bool is_kept(const cot_route_fit *s, const double *x, int part)
 static bool is_plausible(const cot_route_work *work)
 {
     return work->steps > 0 && work->steps <= MOST && work->prompt_tokens >= 0 &&
-           work->prompt_tokens <= MOST && work->requests >= 0 && work->requests <= MOST && work->ns >= 0 &&
+           work->prompt_tokens <= MOST && work->requests >= 0 && work->requests <= MOST &&
+           work->experts >= 0 && work->experts <= MOST && work->ns >= 0 &&
            work->ns <= MOST_STEP_NS * work->steps;
 }
 
 void cot_route_fit_add(cot_route_fit *s, const cot_route_work *work)
 {
     if (!is_plausible(work)) return;
-    const double x[] = {work->steps, work->prompt_tokens, work->requests}, y = work->ns;
+    const double x[] = {work->steps, work->prompt_tokens, work->requests, work->experts}, y = work->ns;
     const double weight = 1 / work->steps; // what many steps took together scatters as much more
     bool kept[COT_ROUTE_PARTS];
     for (int i = 0; i < COT_ROUTE_PARTS; i++) kept[i] = is_kept(s, x, i);
@@ -71,14 +72,17 @@ static double error_of(const cot_route_fit *s, const double ns[COT_ROUTE_PARTS])
     return error;
 }
 
-bool cot_route_fit_solve(const cot_route_fit *s, double ns[COT_ROUTE_PARTS])
+bool cot_route_fit_solve(const cot_route_fit *s, bool by_experts, double ns[COT_ROUTE_PARTS])
 {
-    // The best of all sets of parts in which none is below 0; where two are as good the larger one, then the one without a step.
-    static const unsigned sets[] = {7, 6, 5, 3, 4, 2, 1};
+    // The best of all sets of parts in which none is below 0; where two are as good the larger one, then the one without experts, then
+    // the one without a step.
+    static const unsigned sets[] = {15, 7, 14, 13, 11, 6, 5, 3, 12, 10, 9, 4, 2, 1, 8};
     double least = HUGE_VAL;
     for (unsigned i = 0; i < sizeof sets / sizeof *sets; i++) {
         double some[COT_ROUTE_PARTS];
-        if (!solve(s, sets[i], some) || some[0] < 0 || some[1] < 0 || some[2] < 0) continue;
+        bool good = (by_experts || sets[i] < 8) && solve(s, sets[i], some);
+        for (int k = 0; good && k < COT_ROUTE_PARTS; k++) good = some[k] >= 0;
+        if (!good) continue;
         const double error = error_of(s, some);
         if (!(error < least - DEPENDENT * s->yy)) continue;
         least = error;
