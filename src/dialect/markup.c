@@ -279,8 +279,7 @@ static cot_dialect_look lacks_end(const cot_dialect_parser *p, size_t at, size_t
     size_t behind, unused;
     *next = at;
     cot_dialect_look look = cot_dialect_match(p, &p->call_end, at, &behind);
-    if (look == COT_DIALECT_YES)
-        return p->call_end.is_token || (p->is_over && behind == p->in.bytes) ? look : COT_DIALECT_NO;
+    if (look == COT_DIALECT_YES) return p->call_end.is_token ? look : COT_DIALECT_NO;
     if (look == COT_DIALECT_NO) look = cot_dialect_match(p, &p->key, at, &behind);
     if (look == COT_DIALECT_YES) {
         look = names_argument(p, behind);

@@ -38,8 +38,12 @@ cot_dialect_look cot_dialect_match(const cot_dialect_parser *p, const cot_dialec
     }
     const size_t there = p->in.bytes - at, compared = there < m->bytes ? there : m->bytes;
     if (memcmp(p->in.data + at, m->text, compared) != 0) return COT_DIALECT_NO;
-    if (compared < m->bytes) return p->is_over ? COT_DIALECT_NO : COT_DIALECT_MORE;
-    *next = at + m->bytes;
+    if (compared < m->bytes) {
+        if (!p->is_over) return COT_DIALECT_MORE;
+        // what a cut has left of the end of a call is no text
+        if (!p->is_cut || (m != &p->call_end && m != &p->section_end)) return COT_DIALECT_NO;
+    }
+    *next = at + compared;
     return COT_DIALECT_YES;
 }
 

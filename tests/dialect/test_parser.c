@@ -28,6 +28,20 @@ typedef struct row {
 
 #define DEEP "{\"a\": {\"b\": [{\"c\": \"}]}\\\"}\"}]}}"
 
+/* Answers of vocabularies in which no marker is a token. */
+static const row texts[] = {
+    // cut in the end of a call
+    {"minimax-m2",
+     "<minimax:tool_call><invoke name=\"note\"><parameter name=\"n\">1</parameter></invoke>\n</minimax:tool",
+     "", "note({\"n\": 1})", true},
+    {"hermes", "<tool_call>{\"name\": \"note\", \"arguments\": {\"n\": 1}}\n</tool_call", "",
+     "note({\"n\": 1})", true},
+    {"hermes", "<tool_call>{\"name\": \"note\", \"arguments\": {\"n\": 1}}\n</tool_call", "</tool_call",
+     "note({\"n\": 1})", false},
+    {"minimax-m2", "<minimax:tool_call><invoke name=\"note\"><parameter name=\"text\">a </minimax:tool", "",
+     "note({\"text\": \"a </minimax:tool)", true},
+};
+
 static const row rows[] = {
     // nested braces, quotes and braces within strings
     {"hermes", T("<tool_call>") "{\"name\": \"note\", \"arguments\": " DEEP "}" T("</tool_call>"), "",
@@ -210,14 +224,14 @@ static cot_dialect_options options_for(const cot_dialect *dialect, const json_t 
         .calls = dialect, .reasoning = dialect, .tools = list, .is_token = every_token};
 }
 
-static void test_adversarial_answers(void **state)
+static void check_rows(const row *table, size_t count, bool has_tokens)
 {
-    (void)state;
     json_t *list = json_loads(tools, 0, NULL);
     assert_non_null(list);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const row *r = &rows[i];
-        const cot_dialect_options options = options_for(cot_dialect_named(r->family), list);
+    for (size_t i = 0; i < count; i++) {
+        const row *r = &table[i];
+        cot_dialect_options options = options_for(cot_dialect_named(r->family), list);
+        if (!has_tokens) options.is_token = NULL;
         cot_buffer text = tokens_marked(r->text), calls = {0};
         heard h = heard_parse(&options, text.data, text.bytes, NULL, 0, r->cut);
         cot_buffer_append(&calls, "", 0);
@@ -238,6 +252,13 @@ static void test_adversarial_answers(void **state)
         heard_free(&h);
     }
     json_decref(list);
+}
+
+static void test_adversarial_answers(void **state)
+{
+    (void)state;
+    check_rows(rows, sizeof rows / sizeof *rows, true);
+    check_rows(texts, sizeof texts / sizeof *texts, false);
 }
 
 static void test_reasoning_and_calls_take_turns(void **state)
