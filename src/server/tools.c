@@ -249,9 +249,11 @@ static bool constrain(cot_api_request *r, const char *field, cot_api_error *erro
 {
     cot_api_constraint *c = &r->constraint;
     if (r->tools.choice != COT_API_TOOLS_REQUIRED && r->tools.choice != COT_API_TOOLS_NAMED) return true;
-    if (c->text)
+    if (c->text && strcmp(c->name, "response_format") != 0)
         return cot_api_fail(error, 400, "invalid_value", field, "'%s' and '%s' exclude one another", c->name,
                             field);
+    free(c->text); // the format is that of content, and there is none
+    c->text = NULL;
     json_t *schema = NULL, *tool;
     size_t i;
     if (r->tools.choice == COT_API_TOOLS_REQUIRED)

@@ -60,6 +60,9 @@ class Tools(Constrained):
                 for answer in self.ask(tools=tools, tool_choice=choice, n=2, parallel_tool_calls=False, logit_bias=QUOTES):
                     for call in answer["message"]["tool_calls"]:
                         self.assertRegex(call["function"]["arguments"], r"^\{")
+        for choice in ("required", NAMED):  # what is asked of content is nothing to a call
+            [answer] = self.ask(tool_choice=choice, response_format={"type": "json_object"}, parallel_tool_calls=False)
+            self.check(answer["message"]["tool_calls"][0])
         former = {"tools": None, "functions": [t["function"] for t in TOOLS], "function_call": {"name": "tide"}}
         self.assertEqual(self.ask(**former)[0]["message"]["function_call"]["name"], "tide")
 
@@ -103,7 +106,7 @@ class Tools(Constrained):
                     self.assertEqual(json.loads(call["function"]["arguments"]), wanted)
 
     def test_refused(self):
-        for fields in ({"tool_choice": "required", "response_format": {"type": "json_object"}}, {"thinking_token_budget": 3},
+        for fields in ({"tool_choice": "required", "structured_outputs": {"json": {}}}, {"tool_choice": NAMED, "regex": "a"}, {"thinking_token_budget": 3},
                        {"tool_choice": NAMED, "tools": [{"type": "function", "function": {"name": "tide", "parameters": {"type": "nothing"}}}]}):  # fmt: skip
             status, answer = self.server.post("/v1/chat/completions", ASK | fields)
             self.assertEqual(status, 400, answer)

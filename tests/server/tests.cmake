@@ -6,7 +6,7 @@ target_link_options(server_kv_histories PRIVATE -Wl,--wrap=cot_publisher_send,--
 # The server as clients see it: with Python's own library, and with the openai client.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_EXECUTABLE)
-  foreach(name api refusals life scanners openai chat bench overflow page view moves rebalance structured tools strict kv_events step_reports popularity mock tls metrics abuse endurance vllm_requests guidellm lm_eval families)
+  foreach(name api refusals life scanners openai chat bench overflow page page_calls view moves rebalance structured tools strict kv_events step_reports popularity mock tls metrics abuse endurance vllm_requests guidellm lm_eval families)
     add_test(NAME server/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/test_${name}.py)
     set_tests_properties(server/test_${name} PROPERTIES LABELS server TIMEOUT 1200 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")
@@ -28,7 +28,7 @@ if(Python3_EXECUTABLE)
   add_test(NAME server/soak COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/soak.py)
   set_tests_properties(server/soak PROPERTIES LABELS "server;long" TIMEOUT 1800 ENVIRONMENT "${environment};COT_SOAK_SECONDS=300")
   # A loop of each package that agents are built with.
-  foreach(client openai langchain instructor)
+  foreach(client openai langchain instructor pydantic-ai litellm smolagents llama-index openai-agents outlines dspy)
     add_test(NAME server/test_agents_${client} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/test_agents.py ${client})
     set_tests_properties(server/test_agents_${client} PROPERTIES LABELS "server;long" TIMEOUT 1800 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
   endforeach()
