@@ -160,7 +160,7 @@ static const cot_architecture architectures[ARCHITECTURES + 1] = {
     [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", "GLM-5, where attention is dense", FOLDER},
     [KIMI_K25] = {"KimiK25ForConditionalGeneration", "Kimi-K2.5, its text", FOLDER},
     [MISTRAL3] = {"Mistral3ForConditionalGeneration", "Mistral 4 where it sees, its text", FOLDER},
-    [QWEN3_5_SEEING] = {"Qwen3_5MoeForConditionalGeneration", "Qwen3.5 and Qwen3.6 with experts, their text",
+    [QWEN3_5_SEEING] = {"Qwen3_5MoeForConditionalGeneration", "Qwen3.5, Qwen3.6 with experts, their text",
                         FOLDER},
 };
 
