@@ -197,8 +197,15 @@ static bool move_references(json_t *schema, const char *path, bool by_name)
 /* Whether a schema's properties are all that it says of an object's members. */
 static bool lists_members(const json_t *schema)
 {
-    static const char *const others[] = {"additionalProperties", "patternProperties", "unevaluatedProperties",
-                                         "anyOf", "oneOf", "allOf", "if", "$ref", "minProperties"};
+    static const char *const others[] = {"additionalProperties",
+                                         "patternProperties",
+                                         "unevaluatedProperties",
+                                         "anyOf",
+                                         "oneOf",
+                                         "allOf",
+                                         "if",
+                                         "$ref",
+                                         "minProperties"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (json_object_get(schema, others[i])) return false;
     return json_object_size(json_object_get(schema, "properties")) > 0;
