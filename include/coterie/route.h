@@ -55,6 +55,9 @@ bool cot_route_index_holds(const cot_route_index *index, size_t target, uint64_t
  * a gap. Beside a thread that changes the index each number was true at one moment of the call or, where blocks came in the
  * meantime, may be the smaller one from before. */
 void cot_route_index_match(cot_route_index *index, uint32_t *depth, const uint64_t *keys, size_t count);
+/* The changing thread's: the block and those before it, the deepest first, `most` of them at most, to keys. Returns how many; 0: nobody holds
+ * it, nor any behind it. */
+size_t cot_route_index_path(const cot_route_index *index, uint64_t key, uint64_t *keys, size_t most);
 /* The changing thread's. */
 void cot_route_index_measure(const cot_route_index *index, cot_route_index_figures *figures);
 
@@ -135,7 +138,7 @@ void cot_route_book_costs(const cot_route_book *book, size_t target, cot_route_c
 void cot_route_book_set_usable(cot_route_book *book, size_t target, bool usable);
 
 void cot_route_book_set_scales(cot_route_book *book, const cot_route_scales *scales); /* each 0 or more */
-/* Calls are of so many cells, 1 to COT_ROUTE_MOST_CELLS; `joint` looks at them from now on. Once, before any request. Errors:
+/* Calls are of so many cells, 1 to COT_ROUTE_MOST_CELLS; `joint` looks at them from now on. Once. Errors:
  * OUT_OF_MEMORY. */
 cot_status cot_route_book_set_cells(cot_route_book *book, size_t cells, cot_error *error);
 /* What requests call in the mean: share [cells] of tokens. At first none. */

@@ -6,7 +6,7 @@
 
 static double sum_of(const cot_route_terms *t)
 {
-    return t->queue + t->prefill + t->decode + t->pages;
+    return t->queue + t->prefill + t->decode + t->pages + t->experts;
 }
 
 /* Puts a target where it belongs among those that were weighed, behind the first; the dearest goes where there is no room. */
@@ -60,10 +60,11 @@ static json_t *decision_json(const cot_decision *d)
     json_t *targets = json_array();
     for (size_t i = 0; i < d->count; i++) {
         const struct cot_decision_target *const t = &d->weighed[i];
-        json_array_append_new(targets, json_pack("{s:s, s:i, s:I, s:f, s:f, s:f, s:f}", "worker", t->worker,
-                                                 "rank", t->rank, "cached_tokens", (json_int_t)t->cached,
-                                                 "queue_ns", t->terms.queue, "prefill_ns", t->terms.prefill,
-                                                 "decode_ns", t->terms.decode, "pages_ns", t->terms.pages));
+        json_array_append_new(targets, json_pack("{s:s, s:i, s:I, s:f, s:f, s:f, s:f, s:f}", "worker",
+                                                 t->worker, "rank", t->rank, "cached_tokens",
+                                                 (json_int_t)t->cached, "queue_ns", t->terms.queue,
+                                                 "prefill_ns", t->terms.prefill, "decode_ns", t->terms.decode,
+                                                 "pages_ns", t->terms.pages, "experts_ns", t->terms.experts));
     }
     return json_pack("{s:I, s:f, s:s, s:I, s:I, s:I, s:o}", "number", (json_int_t)d->number, "time",
                      d->seconds, "reason", reasons[d->reason], "prompt_tokens", (json_int_t)d->prompt_tokens,

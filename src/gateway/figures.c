@@ -21,6 +21,10 @@ static const worker_metric counters[] = {
     {"coterie:router_worker_resumed_from_total", "Streams of a worker that had to go on elsewhere",
      OF(resumed_from)},
     {"coterie:router_worker_resumed_to_total", "Streams that a worker took on", OF(resumed_to)},
+    {"coterie:router_worker_signatures_total", "Requests of which a worker told what experts they called",
+     OF(signatures)},
+    {"coterie:router_worker_ignored_signatures_total",
+     "Those whose signature was none of the model's, or whose block nobody holds", OF(ignored_signatures)},
 };
 
 static void write_counter(cot_prometheus *out, const char *name, const char *help, uint64_t value)
@@ -56,7 +60,8 @@ void cot_gateway_write_figures(cot_gateway *g, cot_prometheus *out)
 {
     static const char *const stages[COT_STAGES] = {"tokenise", "decide"};
     static const char stage[] = "coterie:router_stage_seconds", blocks[] = "coterie:router_index_blocks",
-                      bytes[] = "coterie:router_index_bytes", connections[] = "coterie:connections";
+                      bytes[] = "coterie:router_index_bytes", known[] = "coterie:router_signature_blocks",
+                      connections[] = "coterie:connections";
     const cot_gateway_figures *f = &g->figures;
     cot_route_index_figures index = {0};
     if (g->index) cot_route_index_measure(g->index, &index);
@@ -75,6 +80,9 @@ void cot_gateway_write_figures(cot_gateway *g, cot_prometheus *out)
     cot_prometheus_value(out, blocks, NULL, 0, (double)index.blocks);
     cot_prometheus_metric(out, bytes, "gauge", "Memory of the index of blocks");
     cot_prometheus_value(out, bytes, NULL, 0, (double)index.bytes);
+    cot_prometheus_metric(out, known, "gauge", "Blocks of which it is known what experts their texts call");
+    cot_prometheus_value(out, known, NULL, 0,
+                         g->signatures ? (double)cot_route_signatures_count(g->signatures) : 0);
     cot_prometheus_metric(out, connections, "gauge", "Connections that are open");
     cot_prometheus_value(out, connections, NULL, 0, (double)cot_http_server_connections(g->http));
     cot_prometheus_metric(out, stage, "histogram", "Time that a request takes in the router, by stage");

@@ -97,8 +97,12 @@ static cot_status read_member(cot_fleet_entry *e, const char *key, const json_t 
                 cot_fail(error, COT_MALFORMED, "%s: 'name' is too long, or has a character of URLs", what);
     } else if (!strcmp(key, "engine")) {
         status = read_engine(e, value, what, error);
-    } else if (!strcmp(key, "kv_events") || !strcmp(key, "kv_replay") || !strcmp(key, "step_reports")) {
-        char **const at = key[0] == 's' ? &e->step_reports : key[3] == 'e' ? &e->kv_events : &e->kv_replay;
+    } else if (!strcmp(key, "kv_events") || !strcmp(key, "kv_replay") || !strcmp(key, "step_reports") ||
+               !strcmp(key, "popularity")) {
+        char **const at = key[0] == 's'   ? &e->step_reports
+                          : key[0] == 'p' ? &e->popularity
+                          : key[3] == 'e' ? &e->kv_events
+                                          : &e->kv_replay;
         status = read_text(at, value, what, key, error);
         if (status == COT_OK) status = check_endpoint(*at, what, key, error);
     } else if (!strcmp(key, "key_file")) {
@@ -162,6 +166,7 @@ void cot_fleet_entry_free(cot_fleet_entry *e)
     free(e->kv_events);
     free(e->kv_replay);
     free(e->step_reports);
+    free(e->popularity);
     *e = (cot_fleet_entry){0};
 }
 
@@ -174,7 +179,8 @@ bool cot_fleet_entry_equals(const cot_fleet_entry *a, const cot_fleet_entry *b)
 {
     return is_same(a->name, b->name) && is_same(a->url, b->url) && is_same(a->key, b->key) &&
            a->foreign == b->foreign && a->ranks == b->ranks && is_same(a->kv_events, b->kv_events) &&
-           is_same(a->kv_replay, b->kv_replay) && is_same(a->step_reports, b->step_reports);
+           is_same(a->kv_replay, b->kv_replay) && is_same(a->step_reports, b->step_reports) &&
+           is_same(a->popularity, b->popularity);
 }
 
 /* ---- lists ---- */

@@ -16,8 +16,8 @@ typedef struct cot_fleet_entry {
     char *key;    // that it wants; NULL: none
     bool foreign; // an engine is named that is not Coterie: it is not asked for /worker
     int ranks;    // that hold a KV cache of their own; 0: not said
-    char *kv_events, *kv_replay; // endpoints of rank 0, rank r's is r ports higher; NULL: not said
-    char *step_reports;          // NULL: not said
+    char *kv_events, *kv_replay;     // endpoints of rank 0, rank r's is r ports higher; NULL: not said
+    char *step_reports, *popularity; // NULL: not said
 } cot_fleet_entry;
 
 typedef struct cot_fleet {

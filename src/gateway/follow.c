@@ -98,6 +98,7 @@ static void on_report(void *context, bool replayed, uint64_t number, const void 
     (void)replayed, (void)number;
     if (!cot_gateway_read_step(&work, payload, bytes)) return;
     w->reported_ns = cot_now_ns();
+    work.experts /= w->layers_every; // those that have a cell
     cot_route_learn_work(w->gateway->book, w->learner, &work);
 }
 
@@ -138,8 +139,10 @@ static void share_costs(cot_gateway *g)
 
 void cot_gateway_take_reports(cot_gateway *g)
 {
-    for (const cot_gateway_worker *w = g->workers; w; w = w->next)
+    for (const cot_gateway_worker *w = g->workers; w; w = w->next) {
         if (w->reports) cot_subscriber_take(w->reports);
+        if (w->popularity) cot_subscriber_take(w->popularity);
+    }
     share_costs(g);
 }
 
@@ -209,6 +212,17 @@ static cot_status follow_steps(cot_gateway_worker *w, const json_t *document, co
     return cot_subscriber_open(&w->reports, w->gateway->zmq, NULL, &options, error);
 }
 
+static cot_status follow_experts(cot_gateway_worker *w, const json_t *document, cot_error *error)
+{
+    char endpoint[256];
+    const char *said =
+        json_string_value(json_object_get(json_object_get(document, "popularity"), "endpoint"));
+    const char *from = w->entry.popularity ? w->entry.popularity : said;
+    w->layers_every = 1;
+    if (!from || !write_endpoint(endpoint, from, 0, w->entry.url)) return COT_OK;
+    return cot_gateway_follow_experts(w, document, endpoint, error);
+}
+
 /* The first of so many targets in a row that are free; COT_GATEWAY_TARGETS: there are none. */
 static size_t find_free(const cot_gateway *g, size_t count)
 {
@@ -255,9 +269,11 @@ void cot_gateway_follow(cot_gateway_worker *w, const json_t *document)
         costs.pages = pages / (double)g->block_tokens;
         cot_route_book_set_costs(g->book, first + (size_t)rank, &costs);
         cot_route_renewed(g->book, first + (size_t)rank);
+        cot_route_book_set_worker(g->book, first + (size_t)rank, first);
         status = follow_target(t, document, &error);
     }
     if (status == COT_OK) status = follow_steps(w, document, &error);
+    if (status == COT_OK) status = follow_experts(w, document, &error);
     w->settles_ns = cot_now_ns() + SETTLES_NS;
     if (status == COT_OK && w->has_snapshot) ask_snapshot(w);
     if (status == COT_OK) return;
@@ -270,7 +286,8 @@ void cot_gateway_unfollow(cot_gateway_worker *w)
     cot_gateway *g = w->gateway;
     cot_ask_cancel(&w->snapshot);
     cot_subscriber_close(w->reports);
-    w->reports = NULL;
+    cot_subscriber_close(w->popularity);
+    w->reports = w->popularity = NULL;
     w->reported_ns = INT64_MIN;
     for (size_t i = w->first_target; i < w->first_target + w->targets; i++) {
         cot_subscriber_close(g->target[i].events);

@@ -7,6 +7,7 @@
 
 #include <event2/event.h>
 #include <malloc.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@ enum { MOST_FILE_BYTES = 4 << 20, WATCH_MS = 100 };
 
 void cot_gateway_options_init(cot_gateway_options *options)
 {
-    *options = (cot_gateway_options){.size = sizeof *options, .stall_ms = 10000, .shutdown_ms = 30000};
+    *options = (cot_gateway_options){
+        .size = sizeof *options, .scales = {1, 1, 1}, .stall_ms = 10000, .shutdown_ms = 30000};
     cot_access_options_init(&options->access);
 }
 
@@ -58,6 +60,7 @@ bool cot_gateway_begin(cot_gateway *g, size_t block_tokens)
     }
     for (size_t t = 0; t < COT_GATEWAY_PLACES; t++) cot_route_book_set_usable(g->book, t, false);
     g->block_tokens = block_tokens;
+    cot_route_book_set_scales(g->book, &g->options.scales);
     return true;
 }
 
@@ -170,6 +173,7 @@ static void on_second(evutil_socket_t descriptor, short what, void *context)
     (void)descriptor, (void)what;
     look_at_file(g);
     cot_gateway_tick_workers(g, cot_now_ns());
+    cot_gateway_tick_experts(g);
 }
 
 static void on_watch(evutil_socket_t descriptor, short what, void *context)
@@ -232,6 +236,10 @@ static cot_status copy_options(cot_gateway *g, const cot_gateway_options *option
     const bool good = copy_text(&o->file) & copy_text(&o->worker_key) & cot_access_list_copy(&o->admin_keys) &
                       copy_text(&o->worker_ca_certs);
     if (!good) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a gateway");
+    const cot_route_scales *s = &o->scales;
+    if (!(s->kv >= 0 && s->experts >= 0 && s->load >= 0 && s->kv + s->experts + s->load < HUGE_VAL))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "a scale of the router's terms is below 0, or no number");
     if (o->stall_ms < 1 || o->shutdown_ms < 0 || o->policy >= COT_ROUTE_POLICIES || o->block_tokens < 0 ||
         o->block_tokens > 65536)
         return cot_fail(error, COT_INVALID_ARGUMENT, "an option of a gateway is out of its range");
@@ -312,6 +320,8 @@ void cot_gateway_close(cot_gateway *g)
     for (size_t i = 0; i < g->discoveries; i++) cot_discovery_close(g->discovery[i]);
     cot_gateway_free_workers(g);
     cot_tls_close(g->tls);
+    cot_route_signatures_close(g->signatures);
+    free(g->model_hash);
     cot_route_book_close(g->book);
     cot_route_index_close(g->index);
     struct event *const events[] = {g->on_second, g->on_watch};

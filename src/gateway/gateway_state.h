@@ -5,6 +5,7 @@
  *     prompt.c   ids of a request's prompt, by the gateway's own tokenizer
  *     worker.c   a worker: health, what it says of itself, whether it gets requests
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
+ *     experts.c  what requests call, as workers publish it
  *     fleet.c    the list of workers
  *     discover.c  workers that a name of DNS stands for
  *     decisions.c  where the last requests went, and why */
@@ -21,6 +22,7 @@
 #include "net/subscriber.h"
 #include "net/wake.h"
 #include "route/feed.h"
+#include "route/signatures.h"
 
 #include <jansson.h>
 
@@ -83,12 +85,15 @@ struct cot_gateway_worker {
     char *model, *fingerprint; // NULL: not said
     size_t block_tokens;       // 0: it has no prefix cache, or does not say
     size_t first_target, targets, learner;
-    cot_subscriber *reports; // NULL: none
-    int64_t settles_ns;      // when what it holds is asked for once more; INT64_MAX: it was
-    int64_t reported_ns;     // of the last report of a step; INT64_MIN: none
-    size_t relays;           // that it answers
+    cot_subscriber *reports;    // NULL: none
+    cot_subscriber *popularity; // NULL: none
+    double layers_every;        // of its signatures
+    int64_t settles_ns;         // when what it holds is asked for once more; INT64_MAX: it was
+    int64_t reported_ns;        // of the last report of a step; INT64_MIN: none
+    size_t relays;              // that it answers
     /* Since the start. */
     uint64_t requests, refusals, failures, resumed_from, resumed_to, prompt_tokens, cached_tokens;
+    uint64_t signatures, ignored_signatures; // that it told; which were of no use
 };
 
 typedef enum cot_gateway_stage { COT_STAGE_TOKENISE, COT_STAGE_DECIDE, COT_STAGES } cot_gateway_stage;
@@ -114,7 +119,10 @@ struct cot_gateway {
     char file_stamp[96];         // of the file as it was last read
     cot_route_index *index;
     cot_route_book *book;
-    size_t block_tokens; // 0: no worker has said yet: index and book are not there
+    size_t block_tokens;              // 0: no worker has said yet: index and book are not there
+    cot_route_signatures *signatures; // NULL: no worker tells what requests call
+    size_t cells;                     // of signatures; 0: the same
+    char *model_hash;                 // whose cells these are
     cot_gateway_target target[COT_GATEWAY_TARGETS];
     size_t learners;   // that were given away
     cot_relay *relays; // under way
@@ -154,6 +162,16 @@ void cot_gateway_refollow(cot_gateway_worker *w);
 void cot_gateway_take_reports(cot_gateway *g);
 /* Each second: asks for what is missing. */
 void cot_gateway_tick_follow(cot_gateway_worker *w, int64_t now_ns);
+
+/* ---- experts.c ---- */
+
+/* Follows what the worker's requests call. Signatures of another model are not, which is told. Errors: those of cot_subscriber_open. */
+cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *document, const char *endpoint,
+                                      cot_error *error);
+/* What a prompt of such blocks will call; NULL: nothing is known. Until the next signature. */
+const cot_route_calls *cot_gateway_calls(cot_gateway *g, const uint64_t *keys, size_t blocks);
+/* Each second: the book is told what requests call in the mean. */
+void cot_gateway_tick_experts(cot_gateway *g);
 
 /* ---- relay.c ---- */
 

@@ -88,7 +88,8 @@ static bool choose(cot_relay *r, cot_route_request *request, cot_route_decision 
                                    .tokens = r->tokens + r->delivery.tokens,
                                    .max_tokens = r->request.max_tokens,
                                    .depth = depth,
-                                   .keys = r->keys};
+                                   .keys = r->keys,
+                                   .calls = cot_gateway_calls(g, r->keys, r->blocks)};
     const bool found = cot_route_choose(g->book, request, now_ns, decision);
     for (const cot_gateway_worker *w = g->workers; w; w = w->next)
         if (is_out(r, w)) cot_gateway_set_usable(w);

@@ -1,6 +1,7 @@
 #include "gateway/reports.h"
 
 #include "route/events.h"
+#include "route/signatures.h"
 
 #include <math.h>
 #include <msgpack.h>
@@ -31,6 +32,18 @@ static bool read_number(double *out, const msgpack_object *map, const char *name
     return isfinite(*out) && *out >= 0;
 }
 
+/* Distinct experts of all ranks; 0: not all of them tell. */
+static double count_experts(const msgpack_object *report)
+{
+    const msgpack_object *ranks = member(report, "ranks");
+    double all = 0, one;
+    for (uint32_t i = 0; ranks && ranks->type == MSGPACK_OBJECT_ARRAY && i < ranks->via.array.size; i++) {
+        if (!read_number(&one, &ranks->via.array.ptr[i], "distinct_experts")) return 0;
+        all += one;
+    }
+    return all;
+}
+
 bool cot_gateway_read_step(cot_route_work *work, const void *bytes, size_t count)
 {
     msgpack_unpacked memory;
@@ -44,8 +57,51 @@ bool cot_gateway_read_step(cot_route_work *work, const void *bytes, size_t count
                       read_number(&work->prompt_tokens, &memory.data, "prompt_tokens") &&
                       read_number(&work->ns, &memory.data, "observed_ns") && tokens >= work->prompt_tokens;
     work->requests = tokens - work->prompt_tokens; // each of the others decodes one
+    if (good) work->experts = count_experts(&memory.data);
     msgpack_unpacked_destroy(&memory);
     return good;
+}
+
+static bool read_calls(cot_route_calls *calls, const msgpack_object *bytes, size_t cells)
+{
+    return bytes->type == MSGPACK_OBJECT_BIN &&
+           cot_route_calls_read(calls, bytes->via.bin.ptr, bytes->via.bin.size, cells);
+}
+
+/* [home, epoch, block, prompt, answer] */
+static cot_gateway_told read_request(cot_route_calls *calls, uint64_t *block, const msgpack_object *request,
+                                     size_t cells)
+{
+    const msgpack_object *part = request->via.array.ptr;
+    cot_route_calls answer;
+    if (request->type != MSGPACK_OBJECT_ARRAY || request->via.array.size < 5 ||
+        (part[2].type != MSGPACK_OBJECT_POSITIVE_INTEGER && part[2].type != MSGPACK_OBJECT_NIL) ||
+        !read_calls(calls, &part[3], cells) || !read_calls(&answer, &part[4], cells))
+        return COT_GATEWAY_TOLD_WRONG;
+    if (!calls->count)
+        *calls = answer;
+    else if (answer.count)
+        cot_route_calls_join(calls, 1, &answer);
+    if (part[2].type == MSGPACK_OBJECT_NIL || !calls->count) return COT_GATEWAY_TOLD_OTHER;
+    *block = part[2].via.u64;
+    return COT_GATEWAY_TOLD_REQUEST;
+}
+
+cot_gateway_told cot_gateway_read_popularity(cot_route_calls *calls, uint64_t *block, const void *bytes,
+                                             size_t count, size_t cells)
+{
+    msgpack_unpacked memory;
+    size_t at = 0;
+    cot_gateway_told told = COT_GATEWAY_TOLD_WRONG;
+    if (!cot_route_is_whole(bytes, count)) return told;
+    msgpack_unpacked_init(&memory);
+    if (msgpack_unpack_next(&memory, bytes, count, &at) == MSGPACK_UNPACK_SUCCESS &&
+        memory.data.type == MSGPACK_OBJECT_MAP) {
+        const msgpack_object *request = member(&memory.data, "request");
+        told = request ? read_request(calls, block, request, cells) : COT_GATEWAY_TOLD_OTHER;
+    }
+    msgpack_unpacked_destroy(&memory);
+    return told;
 }
 
 static bool take_rank(const msgpack_object *entry,

@@ -280,7 +280,7 @@ static double wait_for_pages(const cot_route_book *b, const cot_route_request *r
  * least to add, and all would go there. */
 static double cost_of_experts(const cot_route_book *b, const cot_route_request *r, size_t t)
 {
-    if (!r->calls || !b->unions.cells) return 0;
+    if (!r->calls || !b->unions.cells || !(b->expert_ns[t] > 0)) return 0;
     return b->expert_ns[t] * expected_tokens(b, r) *
            cot_route_unions_added(&b->unions, b->in_union[t], r->calls);
 }

@@ -438,6 +438,14 @@ static void fetch(const cot_route_index *x, uint64_t key)
                                              cot_route_table_key(key)));
 }
 
+size_t cot_route_index_path(const cot_route_index *x, uint64_t key, uint64_t *keys, size_t most)
+{
+    size_t count = 0;
+    for (uint32_t node = find(x, key); node && count < most; node = cot_route_node_at(x, node)->parent)
+        keys[count++] = atomic_load_explicit(&cot_route_node_at(x, node)->key, memory_order_relaxed);
+    return count;
+}
+
 bool cot_route_index_holds(const cot_route_index *x, size_t target, uint64_t key)
 {
     const uint32_t node = find(x, key);

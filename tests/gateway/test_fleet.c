@@ -12,7 +12,8 @@ static void test_good(void **state)
     static const char text[] =
         "[{\"url\": \"http://a:1/v1/\"}, {\"url\": \"http://b\", \"name\": \"second\", \"engine\": \"vllm\", "
         "\"ranks\": 4, "
-        "\"kv_events\": \"tcp://b:5557\", \"kv_replay\": \"tcp://b:6557\", \"step_reports\": \"tcp://*:9\"}]";
+        "\"kv_events\": \"tcp://b:5557\", \"kv_replay\": \"tcp://b:6557\", \"step_reports\": \"tcp://*:9\", "
+        "\"popularity\": \"tcp://*:10\"}]";
     cot_fleet f;
     cot_error error;
     if (cot_fleet_read(&f, text, sizeof text - 1, "list", &error) != COT_OK) fail_msg("%s", error.message);
@@ -28,6 +29,7 @@ static void test_good(void **state)
     assert_string_equal(f.entry[1].kv_events, "tcp://b:5557");
     assert_string_equal(f.entry[1].kv_replay, "tcp://b:6557");
     assert_string_equal(f.entry[1].step_reports, "tcp://*:9");
+    assert_string_equal(f.entry[1].popularity, "tcp://*:10");
     assert_false(cot_fleet_entry_equals(&f.entry[0], &f.entry[1]));
     assert_true(cot_fleet_entry_equals(&f.entry[1], &f.entry[1]));
     cot_fleet_free(&f);
@@ -80,6 +82,7 @@ static void test_bad(void **state)
         {"[{\"url\": \"http://x\", \"kv_replay\": \"tcp://x:1\"}]", COT_MALFORMED,
          "'kv_replay' without 'kv_events'"},
         {"[{\"url\": \"http://x\", \"step_reports\": \"x:1\"}]", COT_MALFORMED, "'step_reports'"},
+        {"[{\"url\": \"http://x\", \"popularity\": \"x:1\"}]", COT_MALFORMED, "'popularity'"},
         {"[{\"url\": \"http://x\", \"key_file\": \"/nowhere/at/all\"}]", COT_NOT_FOUND, "/nowhere/at/all"},
         {"[{\"url\": \"http://x\"}, {\"url\": \"http://x/v1\"}]", COT_MALFORMED,
          "worker 1 has the name 'x', as worker 0"},

@@ -45,7 +45,7 @@ class Decisions(unittest.TestCase):
                 self.assertEqual(d["targets"][0]["worker"], headers["X-Worker"])
                 self.assertEqual({t["worker"] for t in d["targets"]}, {f"127.0.0.1:{s.port}" for s in servers})
                 self.assertEqual(d["targets_usable"], 3)
-                costs = [sum(t[f"{term}_ns"] for term in ("queue", "prefill", "decode", "pages")) for t in d["targets"]]
+                costs = [sum(t[f"{term}_ns"] for term in ("queue", "prefill", "decode", "pages", "experts")) for t in d["targets"]]
                 self.assertEqual(costs, sorted(costs))
             self.assertEqual(last["targets"][0]["cached_tokens"], 320)
             self.assertTrue(all(t["cached_tokens"] == 0 for t in last["targets"][1:]))

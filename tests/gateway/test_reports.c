@@ -37,6 +37,76 @@ static void test_steps(void **state)
     assert_false(READS(&work, "\x93\x01\x02\x03"));
 }
 
+#define DISTINCT                                                                                             \
+    "\x81\xb0"                                                                                               \
+    "distinct_experts"
+
+/* Distinct experts of all ranks are summed; where one does not tell, none are known. */
+static void test_experts_of_steps(void **state)
+{
+    (void)state;
+    cot_route_work work;
+    static const char told[] =
+        "\x84" TOKENS "\x09" PROMPT "\x07" OBSERVED HALF "\xa5ranks\x92" DISTINCT "\x05" DISTINCT "\x07",
+                      half[] = "\x84" TOKENS "\x09" PROMPT "\x07" OBSERVED HALF "\xa5ranks\x92" DISTINCT
+                               "\x05\x80";
+    assert_true(READS(&work, told));
+    assert_true(work.experts == 12);
+    assert_true(READS(&work, half));
+    assert_true(work.experts == 0);
+}
+
+#define REQUEST "\x81\xa7request\x95\x00\x00"
+#define BLOCK_9 "\xce\x00\x00\x00\x09"
+#define ONE "\xc4\x03\x02\x00\x64" // cell 2, 100 times
+#define TWO "\xc4\x03\x05\x00\x10" // cell 5, 16 times
+#define NONE "\xc4\x00"
+#define LIES "\xc4\x03\x05\x00\x80"   // 128 times
+#define BEYOND "\xc4\x03\x0a\x00\x01" // cell 10
+
+static cot_gateway_told tells(cot_route_calls *calls, uint64_t *block, const char *bytes, size_t count)
+{
+    return cot_gateway_read_popularity(calls, block, bytes, count, 10);
+}
+#define TELLS(TEXT) tells(&calls, &block, TEXT, sizeof(TEXT) - 1)
+
+static void test_popularity(void **state)
+{
+    (void)state;
+    cot_route_calls calls;
+    uint64_t block = 0;
+    assert_int_equal(TELLS(REQUEST BLOCK_9 ONE TWO), COT_GATEWAY_TOLD_REQUEST);
+    assert_int_equal(block, 9);
+    assert_int_equal(calls.count, 2); // of prompt and answer, each half
+    assert_true(calls.cell[0] == 2 && calls.cell[1] == 5);
+    assert_float_equal(calls.share[0], 0.475, 1e-6);
+    assert_float_equal(calls.share[1], 0.475, 1e-6);
+    assert_int_equal(TELLS(REQUEST BLOCK_9 ONE NONE), COT_GATEWAY_TOLD_REQUEST);
+    assert_float_equal(calls.share[0], 0.95, 1e-6);
+    assert_int_equal(TELLS(REQUEST BLOCK_9 NONE TWO), COT_GATEWAY_TOLD_REQUEST);
+    assert_true(calls.count == 1 && calls.cell[0] == 5);
+    assert_int_equal(TELLS(REQUEST BLOCK_9 NONE NONE), COT_GATEWAY_TOLD_OTHER);
+    assert_int_equal(TELLS(REQUEST "\xc0" ONE TWO), COT_GATEWAY_TOLD_OTHER); // no whole block
+    assert_int_equal(TELLS("\x81\xa4home\x90"), COT_GATEWAY_TOLD_OTHER);
+    static const struct {
+        const char *bytes;
+        size_t count;
+    } wrong[] = {
+#define ROW(TEXT) {TEXT, sizeof(TEXT) - 1}
+        ROW(""),
+        ROW("\x93\x01\x02\x03"),
+        ROW(REQUEST BLOCK_9 ONE),
+        ROW(REQUEST BLOCK_9 ONE LIES),
+        ROW(REQUEST BLOCK_9 BEYOND TWO),
+        ROW(REQUEST BLOCK_9 ONE "\x05"),
+        ROW(REQUEST "\xa1x" ONE TWO),
+        ROW("\x81\xa7request\x94\x00\x00" BLOCK_9 ONE),
+        ROW("\x81\xa7request\x05"),
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(tells(&calls, &block, wrong[i].bytes, wrong[i].count), COT_GATEWAY_TOLD_WRONG);
+}
+
 typedef struct told {
     int ranks, rank[4];
     uint64_t batches[4];
@@ -90,6 +160,7 @@ static void test_snapshots(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps), cmocka_unit_test(test_snapshots)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps), cmocka_unit_test(test_experts_of_steps),
+                                       cmocka_unit_test(test_popularity), cmocka_unit_test(test_snapshots)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,6 +170,30 @@ static void the_newest_stay(void **state)
     cot_route_signatures_close(s);
 }
 
+/* Blocks of a text, from any of them to its beginning. */
+static void paths_lead_to_beginnings(void **state)
+{
+    (void)state;
+    const uint64_t keys[] = {100, 101, 102, 103}, other[] = {200}, parent = 101;
+    uint64_t path[4];
+    cot_route_stored stored = {0};
+    cot_route_index *index;
+    assert_int_equal(cot_route_index_open(&index, 2, NULL), COT_OK);
+    assert_int_equal(cot_route_index_path(index, 103, path, 4), 0);
+    cot_route_index_store(index, 0, NULL, keys, 4, &stored);
+    cot_route_index_store(index, 0, &parent, other, 1, &stored);
+    assert_int_equal(cot_route_index_path(index, 103, path, 4), 4);
+    for (size_t i = 0; i < 4; i++) assert_int_equal(path[i], 103 - i);
+    assert_int_equal(cot_route_index_path(index, 103, path, 2), 2);
+    assert_int_equal(path[1], 102);
+    assert_int_equal(cot_route_index_path(index, 200, path, 4), 3);
+    assert_int_equal(path[1], 101);
+    assert_int_equal(cot_route_index_path(index, 104, path, 4), 0);
+    cot_route_index_clear(index, 0);
+    assert_int_equal(cot_route_index_path(index, 200, path, 4), 0);
+    cot_route_index_close(index);
+}
+
 /* ---- unions ---- */
 
 /* Chances of all that is there, multiplied anew. */
@@ -425,6 +449,7 @@ int main(void)
         cmocka_unit_test(unions_are_products),      cmocka_unit_test(experts_decide),
         cmocka_unit_test(ranks_share_a_union),      cmocka_unit_test(scales_and_the_best),
         cmocka_unit_test(experts_costs_are_learnt), cmocka_unit_test(exchanges_join_what_is_alike),
+        cmocka_unit_test(paths_lead_to_beginnings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@ enum {
     IN_FLIGHT = 4096,
     AT_ONCE = 16,
     PACE = 1200000,
+    CELLS = 768, // 24 layers of 32 experts
+    KINDS = 64,  // of texts, by the experts that they call
     LEAST_DECISIONS = 100000
 };
 
@@ -27,6 +29,7 @@ typedef struct bench {
     cot_route_index *index;
     cot_route_book *book;
     uint32_t *depth; // [targets]
+    cot_route_calls calls[KINDS];
     atomic_bool over, writing;
     uint64_t written; // by the writer, blocks; and what they took
     double written_ns, wall_ns;
@@ -145,8 +148,12 @@ static bool decide(bench *b, size_t i, const uint64_t *keys, uint64_t *in_flight
     const size_t blocks = b->first[i + 1] - b->first[i];
     const int64_t now_ns = (int64_t)n * 1000;
     cot_route_index_match(b->index, b->depth, keys, blocks);
-    const cot_route_request request = {blocks, (uint64_t)r->input_tokens, (uint64_t)r->output_tokens,
-                                       b->depth, keys};
+    const cot_route_request request = {.blocks = blocks,
+                                       .tokens = (uint64_t)r->input_tokens,
+                                       .max_tokens = (uint64_t)r->output_tokens,
+                                       .depth = b->depth,
+                                       .keys = keys,
+                                       .calls = &b->calls[mix(i) % KINDS]};
     cot_route_decision d;
     uint64_t *slot = &in_flight[n % IN_FLIGHT];
     if (*slot) cot_route_ended(b->book, *slot, (uint64_t)r->output_tokens, now_ns);
@@ -233,6 +240,25 @@ static bool time_hashes(bench *b, cli_decisions_result *result)
     return good;
 }
 
+/* Of each kind of texts so many cells at random, by rising cells; the usual is their mean. */
+static cot_status draw_calls(bench *b, cot_error *error)
+{
+    float usual[CELLS] = {0};
+    for (size_t kind = 0; kind < KINDS; kind++) {
+        cot_route_calls *calls = &b->calls[kind];
+        for (size_t c = 0; c < CELLS; c++) {
+            const uint64_t bits = mix(kind * CELLS + c);
+            if (bits % (CELLS - c) >= COT_ROUTE_MOST_CALLS - calls->count) continue;
+            calls->cell[calls->count] = (uint16_t)c;
+            calls->share[calls->count] = (float)(1 + (bits >> 32) % 95) / 100;
+            usual[c] += calls->share[calls->count++] / KINDS;
+        }
+    }
+    const cot_status status = cot_route_book_set_cells(b->book, CELLS, error);
+    if (status == COT_OK) cot_route_book_set_usual(b->book, usual);
+    return status;
+}
+
 bool cli_router_decisions(cli_decisions_result *result, const cli_request_trace *trace, size_t targets,
                           cot_route_policy policy)
 {
@@ -240,12 +266,15 @@ bool cli_router_decisions(cli_decisions_result *result, const cli_request_trace 
     bench b = {.trace = trace, .targets = targets};
     *result = (cli_decisions_result){0};
     if (cot_route_index_open(&b.index, targets, &error) ||
-        cot_route_book_open(&b.book, targets, CLI_ROUTER_BLOCK, policy, 1, &error)) {
+        cot_route_book_open(&b.book, targets, CLI_ROUTER_BLOCK, policy, 1, &error) ||
+        draw_calls(&b, &error)) {
+        cot_route_book_close(b.book);
         cot_route_index_close(b.index);
         cli_complain_of(&error);
         return false;
     }
-    const cot_route_costs costs = {.prompt_ns = 1e6, .token_ns = 5e4, .step_ns = 1e5, .pages = 1e5};
+    const cot_route_costs costs = {
+        .prompt_ns = 1e6, .token_ns = 5e4, .step_ns = 1e5, .pages = 1e5, .expert_ns = 1e3};
     for (size_t t = 0; t < targets; t++) cot_route_book_set_costs(b.book, t, &costs);
     b.depth = calloc(targets, sizeof *b.depth);
     const bool good =

@@ -15,7 +15,7 @@ struct router_settings {
     int policy;
     const char *model, *chat_template, *admin_key_file, *worker_key_file, *worker_ca_certs;
     int64_t block_size, seed;
-    double stall_timeout, shutdown_timeout;
+    double stall_timeout, shutdown_timeout, kv, experts, load;
 };
 
 static cot_gateway *routing; // of the signal handler
@@ -84,6 +84,7 @@ static bool set_up(router_setup *setup, const struct router_settings *s)
     o->access = setup->access.options;
     o->access.log = say;
     o->policy = (cot_route_policy)s->policy;
+    o->scales = (cot_route_scales){.kv = s->kv, .experts = s->experts, .load = s->load};
     o->block_tokens = s->block_size;
     o->seed = (uint64_t)s->seed;
     o->stall_ms = (int64_t)(s->stall_timeout * 1000);
@@ -159,6 +160,13 @@ static const cli_option router_options[] = {
      AT(workers)},
     {"policy", 0, CLI_OPTION_CHOICE, "POLICY", "joint", "which worker gets a request (docs/ROUTER.md)",
      AT(policy), .choices = cot_route_policy_names},
+    {"kv", 0, CLI_OPTION_REAL, "R", "1", "what of a prompt is not cached counts so many times, for studies",
+     AT(kv), .min = 0, .max = 1e6},
+    {"experts", 0, CLI_OPTION_REAL, "R", "1",
+     "likewise experts that a request adds to those that run; of the policy joint", AT(experts), .min = 0,
+     .max = 1e6},
+    {"load", 0, CLI_OPTION_REAL, "R", "1", "likewise queues, decoding and pages", AT(load), .min = 0,
+     .max = 1e6},
     {"model", 0, CLI_OPTION_TEXT, "DIR", NULL,
      "tokenise here, by this model's tokenizer and chat template (default: workers are asked)", AT(model)},
     {"chat-template", 0, CLI_OPTION_TEXT, "FILE", NULL, "a chat template (Jinja) in place of that model's",

@@ -1,0 +1,91 @@
+#include "base/error.h"
+#include "gateway/gateway_state.h"
+#include "gateway/reports.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MOST_MESSAGE_BYTES = 4 << 20,
+    MOST_BLOCKS = 65536, // whose calls are known
+    MOST_PATH = 1024     // blocks of a prompt, its last ones, that a signature counts for
+};
+
+/* A request is over: what it called counts for each block of its prompt, the first one last, so that beginnings stay longest. */
+static void on_popularity(void *context, bool replayed, uint64_t number, const void *payload, size_t bytes)
+{
+    cot_gateway_worker *w = context;
+    cot_gateway *g = w->gateway;
+    cot_route_calls calls;
+    uint64_t block, keys[MOST_PATH];
+    (void)replayed, (void)number;
+    const cot_gateway_told told = cot_gateway_read_popularity(&calls, &block, payload, bytes, g->cells);
+    if (told == COT_GATEWAY_TOLD_OTHER) return;
+    w->signatures++;
+    const size_t count = told == COT_GATEWAY_TOLD_REQUEST
+                             ? cot_route_index_path(g->index, cot_route_key(block, NULL), keys, MOST_PATH)
+                             : 0;
+    if (count)
+        cot_route_signatures_put(g->signatures, keys, count, &calls);
+    else
+        w->ignored_signatures++;
+}
+
+/* Cells of the first worker that tells are those of all. False: memory ran out. */
+static bool begin(cot_gateway *g, size_t cells, const char *model_hash)
+{
+    g->signatures = cot_route_signatures_open(MOST_BLOCKS, cells);
+    g->model_hash = strdup(model_hash);
+    if (!g->signatures || !g->model_hash || cot_route_book_set_cells(g->book, cells, NULL) != COT_OK) {
+        cot_route_signatures_close(g->signatures);
+        free(g->model_hash);
+        g->signatures = NULL;
+        g->model_hash = NULL;
+        return false;
+    }
+    g->cells = cells;
+    return true;
+}
+
+cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *document, const char *endpoint,
+                                      cot_error *error)
+{
+    cot_gateway *g = w->gateway;
+    const json_t *said = json_object_get(document, "popularity");
+    const json_int_t cells = json_integer_value(json_object_get(said, "cells")),
+                     every = json_integer_value(json_object_get(said, "layers_every"));
+    const char *hash = json_string_value(json_object_get(document, "model_hash"));
+    if (cells < 1 || cells > COT_ROUTE_MOST_CELLS || every < 1 || !hash) {
+        cot_access_tell(&g->access, COT_LOG_WARNING,
+                        "worker '%s': it does not say how its signatures are to be read: they are ignored",
+                        w->entry.name);
+        return COT_OK;
+    }
+    if (!g->cells && !begin(g, (size_t)cells, hash))
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for signatures of %" JSON_INTEGER_FORMAT " experts",
+                        cells);
+    if ((size_t)cells != g->cells || strcmp(hash, g->model_hash) != 0) {
+        cot_access_tell(&g->access, COT_LOG_WARNING,
+                        "worker '%s': its signatures are of another model than the others': they are ignored",
+                        w->entry.name);
+        return COT_OK;
+    }
+    w->layers_every = (double)every;
+    const cot_subscriber_options options = {.endpoint = endpoint,
+                                            .topic = "popularity",
+                                            .max_bytes = MOST_MESSAGE_BYTES,
+                                            .on_message = on_popularity,
+                                            .context = w};
+    return cot_subscriber_open(&w->popularity, g->zmq, NULL, &options, error); // taken with reports of steps
+}
+
+const cot_route_calls *cot_gateway_calls(cot_gateway *g, const uint64_t *keys, size_t blocks)
+{
+    return g->signatures ? cot_route_signatures_find(g->signatures, keys, blocks) : NULL;
+}
+
+void cot_gateway_tick_experts(cot_gateway *g)
+{
+    if (g->signatures) cot_route_book_set_usual(g->book, cot_route_signatures_usual(g->signatures));
+}

@@ -1,0 +1,96 @@
+"""The router learns from its workers what requests call, and weighs it: two engines whose prompts begin alike."""
+
+import json
+import time
+import unittest
+
+from routing import MODEL, SECONDS, Engine, Router, Server, free_ports, mocks, stream, url
+
+BLOCK = 64
+
+
+def engine():
+    port = free_ports(4)
+    events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{port}", "replay_endpoint": f"tcp://127.0.0.1:{port + 1}"}
+    return Server("--kv-events-config", json.dumps(events), "--step-reports-endpoint", f"tcp://127.0.0.1:{port + 2}", "--popularity-endpoint", f"tcp://127.0.0.1:{port + 3}")
+
+
+def prompt(kind, tail):
+    return [kind * 7 + i % 50 for i in range(BLOCK)] + [tail + i % 30 for i in range(BLOCK)]
+
+
+class Experts(unittest.TestCase):
+    def ask(self, router, ids, tokens=4):
+        return stream(router, "/v1/completions", {"prompt": ids, "max_tokens": tokens, "ignore_eos": True})
+
+    def wait(self, condition):
+        end = time.monotonic() + SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+    def test_signatures_are_learnt(self):
+        with engine() as one, engine() as two, Router([one, two]) as router:
+            told = json.loads(one.get("/worker")[1])["popularity"]
+            self.assertGreater(told["cells"], 0)
+            first = router.get("/decisions")
+            # What is told before the router has subscribed is lost: requests come until their blocks are known.
+            tail = 100
+
+            def known():
+                nonlocal tail
+                tail += 1
+                self.ask(router, prompt(1, tail))
+                return router.figure("coterie:router_signature_blocks") >= 3
+
+            self.wait(known)
+            self.assertEqual(json.loads(first[1])["decisions"], [])
+            last = json.loads(router.get("/decisions")[1])["decisions"][0]
+            self.assertEqual(len(last["targets"]), 2)
+            self.assertTrue(all("experts_ns" in target for target in last["targets"]))
+
+            def weighed():
+                """One is in the midst of its answer when another comes: the one's worker has the experts already."""
+                nonlocal tail
+                tail += 1
+                seen = []
+
+                def on_event(headers, count):
+                    if count == 2:
+                        self.ask(router, prompt(1, tail + 1000), 1)
+                        decision = json.loads(router.get("/decisions")[1])["decisions"][0]
+                        seen.append({t["worker"]: t["experts_ns"] for t in decision["targets"]})
+
+                headers, _ = stream(router, "/v1/completions", {"prompt": prompt(1, tail), "max_tokens": 200, "ignore_eos": True}, on_event)
+                here = headers["X-Worker"]
+                other = next(name for name in seen[0] if name != here)
+                # What an expert costs is learnt from steps, and may be nothing on a machine that other programs share.
+                return seen[0][here] < seen[0][other] or (time.monotonic() > end and seen[0][here] <= seen[0][other])
+
+            end = time.monotonic() + 20
+            self.wait(weighed)
+
+    def test_strangers_are_ignored(self):
+        """Signatures that cannot be read, or are of another model, do no harm, and are told by name."""
+        document = {"models": ["other"], "fingerprint": "f", "block_size": BLOCK, "model_hash": "h", "kv_homes": 1}
+        for popularity, said in (
+            ({"endpoint": "tcp://127.0.0.1:1", "topic": "popularity", "cells": 7000, "layers_every": 1}, "does not say how"),
+            ({"endpoint": "tcp://127.0.0.1:1", "topic": "popularity", "cells": 0, "layers_every": 1}, "does not say how"),
+            ({"endpoint": "tcp://127.0.0.1:1", "topic": "popularity", "cells": 70, "layers_every": 0}, "does not say how"),
+        ):
+            with self.subTest(popularity=popularity), Engine(None, document=document | {"popularity": popularity}) as worker, Router([url(worker)]) as router:
+                self.wait(lambda: f"worker '127.0.0.1:{worker.port}': it {said}" in "".join(router.log))
+        good = {"endpoint": "tcp://127.0.0.1:1", "topic": "popularity", "cells": 70, "layers_every": 1}
+        for change in ({"model_hash": "i"}, {"popularity": good | {"cells": 71}}):
+            one = document | {"popularity": good}
+            with self.subTest(change=change), Engine(None, document=one) as worker, Engine(None, document=one | change) as stranger, Router([url(worker), url(stranger)]) as router:
+                self.wait(lambda: "its signatures are of another model than the others': they are ignored" in "".join(router.log))
+
+    def test_scales(self):
+        """What terms count may be said."""
+        with mocks(2) as servers, Router(servers, "--kv", 2, "--experts", 0, "--load", 0.5) as router:
+            self.assertEqual(len(self.ask(router, [1, 2, 3])[1]), 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
