@@ -151,8 +151,13 @@ static bool is_same(const char *sent, const char *key)
 bool cot_access_has_key(const char *const *keys, const cot_http_exchange *exchange)
 {
     const char *field = cot_http_header(exchange, "Authorization");
-    if (!field || strncasecmp(field, "Bearer ", 7) != 0) return false;
-    field += 7;
+    if (!field)
+        field = cot_http_header(exchange, "X-Api-Key");
+    else if (strncasecmp(field, "Bearer ", 7) == 0)
+        field += 7;
+    else
+        return false;
+    if (!field) return false;
     while (*field == ' ') field++;
     bool found = false;
     for (const char *const *key = keys; key && *key; key++) found |= is_same(field, *key);

@@ -150,7 +150,32 @@ bool cot_api_is_off(const json_t *value)
 
 static bool says_one(const json_t *value)
 {
-    return json_is_integer(value) && json_integer_value(value) == 1;
+    return json_is_number(value) && json_number_value(value) == 1;
+}
+
+static bool says_zero(const json_t *value)
+{
+    return json_is_number(value) && json_number_value(value) == 0;
+}
+
+static bool says_none_above_zero(const json_t *value)
+{
+    return json_is_number(value) && json_number_value(value) <= 0;
+}
+
+/* llama.cpp's samplers in the order that it has them in, all or some, by their names or as a text of one letter for each. */
+static bool says_usual_order(const json_t *value)
+{
+    static const char *const usual[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p",
+                                        "top_p",     "min_p", "xtc",         "temperature"};
+    size_t at = 0, i;
+    json_t *name;
+    json_array_foreach(value, i, name)
+    {
+        while (at < sizeof usual / sizeof *usual && !cot_api_is_text(name, usual[at])) at++;
+        if (at++ == sizeof usual / sizeof *usual) return false;
+    }
+    return json_is_array(value);
 }
 
 static bool says_text(const json_t *value)
@@ -172,6 +197,29 @@ static const struct refused {
     unsigned kinds;
     bool (*off)(const json_t *value); // further values that ask for nothing; NULL: none
 } refused[] = {
+    // vLLM's
+    {"repetition_detection", BOTH, NULL},
+    {"vllm_xargs", BOTH, NULL},
+    {"logprob_token_ids", BOTH, NULL},
+    // llama.cpp's
+    {"n_probs", BOTH, says_zero},
+    {"typical_p", BOTH, says_one},
+    {"mirostat", BOTH, says_zero},
+    {"dry_multiplier", BOTH, says_zero},
+    {"xtc_probability", BOTH, says_zero},
+    {"dynatemp_range", BOTH, says_zero},
+    {"top_n_sigma", BOTH, says_none_above_zero},
+    {"samplers", BOTH, says_usual_order},
+    {"lora", BOTH, NULL},
+    // SGLang's
+    {"input_ids", CHAT, NULL},
+    {"stop_regex", BOTH, NULL},
+    {"custom_logit_processor", BOTH, NULL},
+    {"custom_params", BOTH, NULL},
+    {"lora_path", BOTH, NULL},
+    {"return_hidden_states", BOTH, NULL},
+    // OpenAI's
+    {"reasoning", BOTH, NULL},
     {"tools", COMPLETION, NULL},
     {"tool_choice", COMPLETION, says_auto}, // without tools it chooses none
     {"functions", COMPLETION, NULL},
@@ -215,8 +263,12 @@ static const struct known {
            "presence_penalty frequency_penalty repetition_penalty logit_bias logprobs max_tokens min_tokens "
            "ignore_eos "
            "skip_special_tokens truncate_prompt_tokens echo return_token_ids cache_salt continue_token_ids "
-           "response_format structured_outputs json_schema regex ebnf grammar "},
-    {COMPLETION, " prompt "},
+           "response_format structured_outputs json_schema regex ebnf grammar "
+           "n_predict repeat_penalty repeat_last_n truncation_side return_tokens_as_token_ids verbosity "
+           // of samplers that are refused where they are on
+           "mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers "
+           "xtc_threshold dynatemp_exponent "},
+    {COMPLETION, " prompt input_ids "},
     {CHAT, " top_logprobs max_completion_tokens reasoning_effort include_reasoning thinking_token_budget "
            "tool_choice functions function_call "},
     {CHAT | TOKENIZE,

@@ -71,6 +71,7 @@ static const number_field numbers[] = {
     {"min_p", AT(sampling.min_p), false, 0, 1},
     {"presence_penalty", AT(sampling.presence_penalty), false, -2, 2},
     {"frequency_penalty", AT(sampling.frequency_penalty), false, -2, 2},
+    {"repeat_penalty", AT(sampling.repetition_penalty), false, 1e-6, 1e6}, // llama.cpp's name for the next
     {"repetition_penalty", AT(sampling.repetition_penalty), false, 1e-6, 1e6},
 };
 
@@ -85,6 +86,7 @@ static const switch_field switches[] = {
     {"ignore_eos", AT(sampling.ignore_eos)},
     {"return_token_ids", AT(return_token_ids)},
     {"return_token_strs", AT(return_token_strs)},
+    {"return_tokens_as_token_ids", AT(names_ids)},
     {"include_stop_str_in_output", AT(include_stop_str)},
     {"skip_special_tokens", AT(skip_special_tokens)},
     {"add_special_tokens", AT(add_special_tokens)},
@@ -111,6 +113,21 @@ static bool read_simple(cot_api_request *r, cot_api_error *error)
     r->seeded = cot_api_get(r->json, "seed") != NULL;
     return cot_api_get_text(&r->model, NULL, r->json, "model", error) &&
            cot_api_get_text(&r->cache_salt, &r->cache_salt_bytes, r->json, "cache_salt", error);
+}
+
+/* vLLM's side that a prompt loses tokens on; llama.cpp's bound of what repeat_penalty looks back at, which is all here. */
+static bool read_sides(cot_api_request *r, cot_api_error *error)
+{
+    const json_t *side = cot_api_get(r->json, "truncation_side");
+    int64_t last = -1;
+    if (side && !cot_api_is_text(side, "left") && !cot_api_is_text(side, "right"))
+        return cot_api_fail(error, 400, "invalid_value", "truncation_side",
+                            "'truncation_side' is 'left' or 'right'");
+    r->truncates_right = cot_api_is_text(side, "right");
+    if (!cot_api_get_integer(&last, r->json, "repeat_last_n", -1, INT32_MAX, error)) return false;
+    return last < 0 || !cot_api_get(r->json, "repeat_penalty") || r->sampling.repetition_penalty == 1 ||
+           cot_api_fail(error, 400, "unsupported_parameter", "repeat_last_n",
+                        "'repeat_last_n' is not supported but for -1: 'repeat_penalty' looks at all tokens");
 }
 
 /* ---- fields of several values ---- */
@@ -216,6 +233,13 @@ static bool read_bias(cot_api_request *r, int64_t vocab, cot_api_error *error)
 static bool read_max_tokens(cot_api_request *r, cot_api_error *error)
 {
     const int64_t least = r->kind == COT_API_CHAT ? 1 : 0;
+    // llama.cpp's name, of which -1 and -2 are as many as there may be
+    if (!cot_api_get_integer(&r->max_tokens, r->json, "n_predict", -2, INT32_MAX, error)) return false;
+    if (r->max_tokens < 0)
+        r->max_tokens = -1;
+    else if (r->max_tokens < least)
+        return cot_api_fail(error, 400, "invalid_value", "n_predict",
+                            "'n_predict' is 0, it must be 1 or more");
     if (!cot_api_get_integer(&r->max_tokens, r->json, "max_tokens", least, INT32_MAX, error)) return false;
     return r->kind != COT_API_CHAT ||
            cot_api_get_integer(&r->max_tokens, r->json, "max_completion_tokens", least, INT32_MAX, error);
@@ -251,7 +275,17 @@ static bool read_prompt(cot_api_prompt *p, const json_t *value, int64_t vocab, c
 
 static bool read_prompts(cot_api_request *r, int64_t vocab, cot_api_error *error)
 {
-    const json_t *prompt = cot_api_get(r->json, "prompt");
+    const json_t *prompt = cot_api_get(r->json, "prompt"),
+                 *ids = cot_api_get(r->json, "input_ids"); // SGLang's
+    if (prompt && ids && r->kind == COT_API_COMPLETION)
+        return cot_api_fail(error, 400, "invalid_value", "input_ids",
+                            "'prompt' and 'input_ids' exclude one another");
+    if (ids && r->kind == COT_API_COMPLETION) {
+        const json_t *one = json_is_array(json_array_get(ids, 0)) ? json_array_get(ids, 0) : ids;
+        if (!json_is_array(one) || !json_is_integer(json_array_get(one, 0)))
+            return cot_api_mistyped(error, "input_ids", ids, "token ids, or a list of such lists");
+        prompt = ids;
+    }
     if (!prompt) return cot_api_fail(error, 400, "missing_parameter", "prompt", "'prompt' is missing");
     const json_t *first = json_array_get(prompt, 0);
     const bool several = json_is_array(prompt) && !json_is_integer(first);
@@ -385,9 +419,9 @@ static bool read_continued(cot_api_request *r, int64_t vocab, cot_api_error *err
 
 static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *error)
 {
-    if (!read_stream_options(r, error) || !read_stops(r, error) || !read_bias(r, vocab, error) ||
-        !read_max_tokens(r, error) || !read_logprobs(r, error) || !cot_api_read_constraint(r, error) ||
-        (r->kind == COT_API_CHAT && !cot_api_read_tools(r, error)))
+    if (!read_sides(r, error) || !read_stream_options(r, error) || !read_stops(r, error) ||
+        !read_bias(r, vocab, error) || !read_max_tokens(r, error) || !read_logprobs(r, error) ||
+        !cot_api_read_constraint(r, error) || (r->kind == COT_API_CHAT && !cot_api_read_tools(r, error)))
         return false;
     if (r->echo && r->kind == COT_API_CHAT)
         return cot_api_fail(error, 400, "unsupported_parameter", "echo",

@@ -73,6 +73,8 @@ typedef struct cot_api_request {
     bool stream, include_usage, continuous_usage_stats;
     bool echo, return_token_ids, return_token_strs, include_stop_str, skip_special_tokens, add_special_tokens;
     bool add_generation_prompt, continue_final_message;
+    bool names_ids;       // tokens of logprobs are "token_id:ID"
+    bool truncates_right; // of a prompt that is truncated the first tokens stay, else the last
     int64_t n;
     int64_t max_tokens;             // -1: not said
     int64_t truncate_prompt_tokens; // 0: not said; -1: as many as fit

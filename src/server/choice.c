@@ -130,6 +130,7 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
     const cot_api_ids *prompt = &r->prompts[c->prompt].tokens,
                       *before = r->continued ? &r->continued[index] : &nothing;
     c->logprobs.chat = r->kind == COT_API_CHAT;
+    c->logprobs.names_ids = r->names_ids;
     c->logprobs.skip_special = r->skip_special_tokens;
     c->prompt_tokens = (int64_t)prompt->count;
     c->job.show_ending = r->include_stop_str;

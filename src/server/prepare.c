@@ -142,11 +142,11 @@ static bool decode(cot_preparation *p, const cot_served_model *model)
 
 /* ---- lengths ---- */
 
-/* Keeps the last tokens, as many as the request wants. */
-static void truncate_prompt(cot_api_ids *ids, int64_t most)
+/* Keeps the last tokens, or the first, as many as the request wants. */
+static void truncate_prompt(cot_api_ids *ids, int64_t most, bool right)
 {
     if (most <= 0 || (int64_t)ids->count <= most) return;
-    memmove(ids->ids, ids->ids + ids->count - (size_t)most, (size_t)most * sizeof *ids->ids);
+    if (!right) memmove(ids->ids, ids->ids + ids->count - (size_t)most, (size_t)most * sizeof *ids->ids);
     ids->count = (size_t)most;
 }
 
@@ -168,9 +168,10 @@ static bool check_lengths(cot_api_request *r, const cot_served_model *model, cot
     int64_t longest = 0;
     for (size_t i = 0; i < r->prompt_count; i++) {
         cot_api_ids *ids = &r->prompts[i].tokens;
-        truncate_prompt(ids, r->truncate_prompt_tokens < 0 && asked <= context
-                                 ? context - (asked < 0 ? 1 : asked)
-                                 : r->truncate_prompt_tokens);
+        truncate_prompt(ids,
+                        r->truncate_prompt_tokens < 0 && asked <= context ? context - (asked < 0 ? 1 : asked)
+                                                                          : r->truncate_prompt_tokens,
+                        r->truncates_right);
         if (!ids->count)
             return cot_api_fail(error, 400, "invalid_value", "prompt", "the prompt has no tokens");
         if (!check_vocabulary(ids, model->vocab, error)) return false;

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <string.h>
 
 /* ---- what is answered at once ---- */
@@ -218,7 +219,9 @@ static bool is_at(const cot_server *s, const struct route *route, const char *pa
 {
     const size_t n = strlen(route->path);
     const bool whole = n == 1 || route->path[n - 1] != '/';
-    if (whole ? strcmp(path, route->path) != 0 : strncmp(path, route->path, n) != 0) return false;
+    if (strncmp(path, route->path, n) != 0) return false;
+    if (whole && path[n] && (n == 1 || strcmp(path + n, "/") != 0))
+        return false; // a slash more does not matter
     return !route->is_there || route->is_there(s->backend->table);
 }
 
@@ -245,6 +248,11 @@ static const struct route *find_route(const cot_server *s, const char *path, con
     return NULL;
 }
 
+static bool is_coded(const char *encoding)
+{
+    return encoding && *encoding && strcasecmp(encoding, "identity") != 0;
+}
+
 /* Refuses what can be refused before a body is read. */
 static void check(void *context, cot_http_exchange *exchange)
 {
@@ -268,6 +276,10 @@ static void check(void *context, cot_http_exchange *exchange)
     else if (strcmp(method, "POST") == 0 && !cot_access_is_json(cot_http_header(exchange, "Content-Type")))
         cot_api_fail(&error, 415, "unsupported_media_type", "Content-Type",
                      "the content type must be application/json (curl -H 'Content-Type: application/json')");
+    else if (strcmp(method, "POST") == 0 && is_coded(cot_http_header(exchange, "Content-Encoding")))
+        cot_api_fail(&error, 415, "unsupported_media_type", "Content-Encoding",
+                     "the body is coded ('%.32s'), which is not supported: send it as it is",
+                     cot_http_header(exchange, "Content-Encoding"));
     else if (puts && cot_http_body_length(exchange) > COT_PLACEMENT_BYTES)
         cot_api_fail(&error, 413, "request_too_large", NULL, "a placement of more than 8 MiB");
     else if ((puts || strcmp(method, "POST") == 0) && s->ending.heard)

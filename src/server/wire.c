@@ -49,17 +49,23 @@ static json_t *bytes_of(const cot_served_model *model, int32_t id)
     return list;
 }
 
-static json_t *chat_token(const cot_served_model *model, int32_t id, float logprob)
+static json_t *name_of(const cot_wire_logprobs *l, const cot_served_model *model, int32_t id)
 {
-    return json_pack("{s:o,s:o,s:o}", "bytes", bytes_of(model, id), "token", cot_wire_token(model, id),
-                     "logprob", chance(logprob));
+    return l->names_ids ? json_sprintf("token_id:%d", (int)id) : cot_wire_token(model, id);
+}
+
+static json_t *chat_token(const cot_wire_logprobs *l, const cot_served_model *model, int32_t id,
+                          float logprob)
+{
+    return json_pack("{s:o,s:o,s:o}", "bytes", bytes_of(model, id), "token", name_of(l, model, id), "logprob",
+                     chance(logprob));
 }
 
 static bool add_chat(cot_wire_logprobs *l, const cot_served_model *model, const cot_sampled *s)
 {
-    json_t *entry = chat_token(model, s->token, s->logprob), *top = json_array();
+    json_t *entry = chat_token(l, model, s->token, s->logprob), *top = json_array();
     for (size_t i = 0; i < s->top_count; i++)
-        json_array_append_new(top, chat_token(model, s->top[i].token, s->top[i].logprob));
+        json_array_append_new(top, chat_token(l, model, s->top[i].token, s->top[i].logprob));
     if (json_object_set_new(entry, "top_logprobs", top)) {
         json_decref(entry);
         return false;
@@ -130,12 +136,12 @@ void cot_wire_end_prompt(cot_wire_logprobs *l)
 }
 
 /* The likeliest, and the token itself, by their text: of several with the same text the likeliest. */
-static json_t *top_by_text(const cot_served_model *model, const cot_sampled *s)
+static json_t *top_by_text(const cot_wire_logprobs *l, const cot_served_model *model, const cot_sampled *s)
 {
     json_t *top = json_object();
     for (size_t i = 0; i <= s->top_count; i++) {
         const cot_logprob one = i < s->top_count ? s->top[i] : (cot_logprob){s->token, s->logprob};
-        json_t *token = cot_wire_token(model, one.token);
+        json_t *token = name_of(l, model, one.token);
         const char *key = json_string_value(token);
         if (key && !json_object_getn(top, key, json_string_length(token)))
             json_object_setn_new(top, key, json_string_length(token), chance(one.logprob));
@@ -155,10 +161,11 @@ bool cot_wire_add_logprob(cot_wire_logprobs *l, const cot_served_model *model, c
         l->text_offset = json_array();
     }
     const int64_t offset = offset_of(l, model, s->token);
-    const int failed = (offset < 0) | json_array_append_new(l->tokens, cot_wire_token(model, s->token)) |
-                       json_array_append_new(l->token_logprobs, known ? chance(s->logprob) : json_null()) |
-                       json_array_append_new(l->top_logprobs, known ? top_by_text(model, s) : json_null()) |
-                       json_array_append_new(l->text_offset, json_integer(offset));
+    const int failed =
+        (offset < 0) | json_array_append_new(l->tokens, name_of(l, model, s->token)) |
+        json_array_append_new(l->token_logprobs, known ? chance(s->logprob) : json_null()) |
+        json_array_append_new(l->top_logprobs, known ? top_by_text(l, model, s) : json_null()) |
+        json_array_append_new(l->text_offset, json_integer(offset));
     return !failed;
 }
 

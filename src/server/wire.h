@@ -19,6 +19,7 @@ typedef struct cot_wire_usage {
 /* Chances of tokens, gathered while they come: of conversations a list of objects, otherwise four lists. */
 typedef struct cot_wire_logprobs {
     bool chat;
+    bool names_ids;  // tokens are "token_id:ID", else their text
     json_t *content; // of conversations
     json_t *tokens, *token_logprobs, *top_logprobs, *text_offset;
     /* Where in the answer's text tokens begin; of completions. */

@@ -6,7 +6,7 @@ target_link_options(server_kv_histories PRIVATE -Wl,--wrap=cot_publisher_send,--
 # The server as clients see it: with Python's own library, and with the openai client.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_EXECUTABLE)
-  foreach(name api refusals life scanners openai chat bench overflow page page_calls view moves rebalance structured tools strict kv_events step_reports popularity mock tls metrics abuse endurance vllm_requests guidellm lm_eval families)
+  foreach(name api refusals life scanners openai chat bench overflow page page_calls view moves rebalance structured tools strict fields kv_events step_reports popularity mock tls metrics abuse endurance vllm_requests guidellm lm_eval families)
     add_test(NAME server/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/test_${name}.py)
     set_tests_properties(server/test_${name} PROPERTIES LABELS server TIMEOUT 1200 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")

@@ -1,0 +1,111 @@
+"""Fields of other servers' APIs: what is the same under another name, what is refused by name, and what asks for nothing; and how requests come."""
+
+import http.client
+import json
+import unittest
+
+from serving import Server, Shared
+
+SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+# name, values that ask for something, values that do not
+REFUSED = [
+    ("repetition_detection", [{"min_count": 2}], [{}]), ("vllm_xargs", [{"a": 1}], [{}]), ("logprob_token_ids", [[1]], [[]]),
+    ("n_probs", [3, -1], [0]), ("typical_p", [0.5, "1"], [1, 1.0]), ("mirostat", [1, 2], [0]), ("dry_multiplier", [0.8], [0, 0.0]),
+    ("xtc_probability", [0.5], [0]), ("dynatemp_range", [0.5], [0]), ("top_n_sigma", [1.5], [-1, 0]),
+    ("samplers", [["temperature", "top_k"], ["top_k", "other"], "kt", [1]], [SAMPLERS, ["top_k", "temperature"], []]),
+    ("lora", [[{"id": 0, "scale": 1}]], [[]]), ("stop_regex", ["a+"], [""]), ("custom_logit_processor", ["x"], [""]),
+    ("custom_params", [{"a": 1}], [{}]), ("lora_path", ["x"], [""]), ("return_hidden_states", [True], [False]),
+    ("reasoning", [{"effort": "high"}], [{}]),
+]  # fmt: skip
+HINTS = {"verbosity": "low", "mirostat_tau": 5, "mirostat_eta": 0.1, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
+         "dry_sequence_breakers": ["\n"], "xtc_threshold": 0.1, "dynatemp_exponent": 1, "repeat_last_n": 64, "repeat_penalty": 1}  # fmt: skip
+ASK = {"prompt": "The cat", "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+
+
+class Fields(Shared):
+    def ids(self, **fields):
+        status, answer = self.server.post("/v1/completions", ASK | fields)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]["token_ids"]
+
+    def refused(self, word, path="/v1/completions", **fields):
+        body = ASK if path == "/v1/completions" else {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
+        status, answer = self.server.post(path, body | fields)
+        self.assertEqual(status, 400, answer)
+        self.assertIn(f"'{word}'", answer["error"]["message"])
+
+    def test_refused_by_name_unless_they_ask_for_nothing(self):
+        plain = self.ids()
+        for name, asking, neutral in REFUSED:
+            with self.subTest(name):
+                for value in asking:
+                    self.refused(name, **{name: value})
+                    self.refused(name, "/v1/chat/completions", **{name: value})
+                for value in [*neutral, None]:
+                    self.assertEqual(self.ids(**{name: value}), plain)
+        self.assertEqual(self.ids(**HINTS, **{name: neutral[0] for name, _, neutral in REFUSED}), plain)
+
+    def test_other_names(self):
+        self.assertEqual(len(self.ids(max_tokens=None, n_predict=5)), 5)
+        self.assertEqual(len(self.ids(n_predict=5)), 12)  # max_tokens is said too
+        self.assertEqual(self.ids(max_tokens=None, n_predict=-1), self.ids(max_tokens=None))
+        self.refused("n_predict", n_predict=-3)
+        self.refused("n_predict", "/v1/chat/completions", n_predict=0, max_tokens=None)
+        text = {"prompt": "a a a a a a a a", "max_tokens": 20}
+        self.assertEqual(self.ids(**text, repeat_penalty=1.7), self.ids(**text, repetition_penalty=1.7))
+        self.assertNotEqual(self.ids(**text, repeat_penalty=1.7), self.ids(**text))
+        self.assertEqual(self.ids(**text, repeat_penalty=1.7, repeat_last_n=-1), self.ids(**text, repeat_penalty=1.7))
+        self.refused("repeat_last_n", repeat_penalty=1.7, repeat_last_n=64)
+        tokens = self.server.post("/tokenize", {"prompt": "The cat"})[1]["tokens"]
+        for ids in (tokens, [tokens]):
+            self.assertEqual(self.ids(prompt=None, input_ids=ids), self.ids())
+        self.refused("input_ids", input_ids=tokens)
+        for bad in ("x", [], ["x"], [[]]):
+            self.refused("input_ids", prompt=None, input_ids=bad)
+        self.refused("input_ids", "/v1/chat/completions", input_ids=tokens)
+
+    def test_sides_of_truncation(self):
+        tokens = self.server.post("/tokenize", {"prompt": "One two three four five six seven"})[1]["tokens"]
+        for side, kept in ((None, tokens[-4:]), ("left", tokens[-4:]), ("right", tokens[:4])):
+            fields = {"prompt": tokens, "truncate_prompt_tokens": 4} | ({"truncation_side": side} if side else {})
+            self.assertEqual(self.ids(**fields), self.ids(prompt=kept))
+        self.refused("truncation_side", truncation_side="up")
+
+    def test_tokens_as_ids(self):
+        _, answer = self.server.post("/v1/completions", ASK | {"logprobs": 2, "return_tokens_as_token_ids": True})
+        choice = answer["choices"][0]
+        self.assertEqual(choice["logprobs"]["tokens"], [f"token_id:{i}" for i in choice["token_ids"]])
+        for token, top in zip(choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"], strict=True):
+            self.assertIn(token, top)
+            self.assertTrue(all(name.startswith("token_id:") for name in top))
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "logprobs": True, "top_logprobs": 2, "return_token_ids": True,
+                "return_tokens_as_token_ids": True}  # fmt: skip
+        choice = self.server.post("/v1/chat/completions", body)[1]["choices"][0]
+        self.assertEqual([t["token"] for t in choice["logprobs"]["content"]], [f"token_id:{i}" for i in choice["token_ids"]])
+        self.assertTrue(all(t["token"].startswith("token_id:") for e in choice["logprobs"]["content"] for t in e["top_logprobs"]))
+
+
+class Requests(unittest.TestCase):
+    def ask(self, server, path, **headers):
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
+        connection.request("POST", path, json.dumps({"prompt": "x", "max_tokens": 1}), {"Content-Type": "application/json"} | headers)
+        answer = connection.getresponse()
+        body = json.load(answer)
+        connection.close()
+        return answer.status, body
+
+    def test_how_requests_come(self):
+        with Server("--api-key", "secret") as server:
+            key = {"X-Api-Key": "secret"}
+            self.assertEqual(self.ask(server, "/v1/completions/", **key)[0], 200)
+            self.assertEqual(self.ask(server, "/v1/completions//", **key)[0], 404)
+            self.assertEqual(self.ask(server, "/v1/completionsx", **key)[0], 404)
+            for headers in ({"X-Api-Key": "other"}, {"X-Api-Key": ""}, {}, {"Authorization": "Basic secret", **key}, {"Authorization": "Bearer other", **key}):
+                self.assertEqual(self.ask(server, "/v1/completions", **headers)[0], 401, headers)
+            status, answer = self.ask(server, "/v1/completions", **key, **{"Content-Encoding": "gzip"})
+            self.assertEqual((status, answer["error"]["param"]), (415, "Content-Encoding"))
+            self.assertEqual(self.ask(server, "/v1/completions", **key, **{"Content-Encoding": "identity"})[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main()
