@@ -132,6 +132,34 @@ class Chat(unittest.TestCase):
             run("chat", f"http://127.0.0.1:{peer.port}", input="Hi\nAnd?\n")
             self.assertEqual(peer.bodies[1]["messages"][1], {"role": "assistant", "content": "a\0b"})
 
+    def test_a_full_context(self):
+        """It is said, and room can be made."""
+        room = "/drop leaves out the oldest turn, /new begins anew"
+        event = json.dumps({"choices": [{"delta": {"content": "and"}, "finish_reason": "length"}]})
+        with Peer(event, "[DONE]") as peer:
+            for more, word in (((), f"context is full; {room}"), (("--max-tokens", "5"), "cut: --max-tokens")):
+                terminal = Terminal(f"http://127.0.0.1:{peer.port}", *more)
+                terminal.until("> $")
+                terminal.type("/drop\n/system\n")
+                self.assertIn("nothing has been said yet", terminal.until("there are no instructions.*> $"))
+                terminal.type("/system Be brief.\n/system\n")
+                terminal.until("system\r\nBe brief..*> $")
+                for said in ("one\n", "two\n"):
+                    terminal.type(said)
+                    self.assertIn(word, terminal.until(r"\[cut.*> $"))
+                terminal.type("/drop\n")
+                terminal.until("2 messages are left.*> $")
+                terminal.type("three\n")
+                terminal.until(r"\[cut.*> $")
+                self.assertEqual([m["content"] for m in peer.bodies[-1]["messages"]], ["Be brief.", "two", "and", "three"])
+                self.assertEqual(terminal.leave(), 0)
+        with Server() as server:
+            terminal = Terminal(f"http://127.0.0.1:{server.port}")
+            terminal.until("> $")
+            terminal.type("x " * 700 + "\n")  # of 512 tokens
+            self.assertIn(room, terminal.until(r"does not fit the model's context.*> $"))
+            self.assertEqual(terminal.leave(), 0)
+
     def test_reasoning_is_folded(self):
         """It is told of, and so are calls; the answer alone is written."""
         deltas = [{"role": "assistant", "content": "", "reasoning_content": "be"}, {"reasoning_content": "cause"}, {"content": "yes"},

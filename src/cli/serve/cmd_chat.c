@@ -29,6 +29,7 @@ struct conversation {
     const char *model;
     cli_growing_text answer; // what is being said
     size_t reasoned;         // bytes of reasoning before it
+    bool is_cut;             // the answer has no more room
     bool talks;              // with a person: prompts, hints
     bool failed;
 };
@@ -83,11 +84,13 @@ static bool on_event(void *context, const char *data, size_t bytes)
                             : "the server sent an event that is no JSON";
     const json_t *choice = json_array_get(json_object_get(json, "choices"), 0),
                  *delta = json_object_get(choice, "delta"), *text = json_object_get(delta, "content");
+    const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     bool good = true;
     if (said) {
         cli_complain("%s", said);
         c->failed = true;
     }
+    c->is_cut = c->is_cut || (finish && strcmp(finish, "length") == 0);
     fold_reasoning(c, delta);
     show_calls(delta);
     if (json_is_string(text)) {
@@ -120,6 +123,20 @@ static char *request_of(const struct conversation *c)
     return text;
 }
 
+#define MAKE_ROOM "/drop leaves out the oldest turn, /new begins anew"
+
+/* Why an answer breaks off, or there is none, where a person may make room. */
+static void tell_of_room(const struct conversation *c, const cot_error *refusal)
+{
+    if (!c->talks) return;
+    if (refusal && strstr(refusal->message, "context"))
+        fputs("[the conversation does not fit the model's context: " MAKE_ROOM "]\n", stderr);
+    else if (c->is_cut && c->settings->max_tokens)
+        fputs("[cut: --max-tokens, or the end of the model's context]\n", stderr);
+    else if (c->is_cut)
+        fputs("[cut: the model's context is full; " MAKE_ROOM "]\n", stderr);
+}
+
 /* Asks for an answer to what has been said. What came of it, whole or not, is part of the conversation. */
 static bool answer(struct conversation *c)
 {
@@ -127,6 +144,7 @@ static bool answer(struct conversation *c)
     bool interrupted = false;
     char *request = request_of(c);
     c->answer.bytes = c->reasoned = 0;
+    c->is_cut = false;
     c->failed = !request;
     const cot_status status = request ? cot_client_stream(c->client, "/v1/chat/completions", request,
                                                           on_event, c, &interrupted, &error)
@@ -137,6 +155,7 @@ static bool answer(struct conversation *c)
     const bool good = status == COT_OK && !c->failed;
     if (good)
         printf("%s\n", !c->talks ? "" : interrupted ? " [stopped]" : c->answer.bytes ? "" : "[no answer]");
+    tell_of_room(c, status == COT_OK ? NULL : &error);
     if (c->answer.bytes) return add_message(c, "assistant", c->answer.text, c->answer.bytes) && good;
     json_array_remove(c->messages, json_array_size(c->messages) - 1); // nothing was said to it
     return good;
@@ -151,9 +170,36 @@ static void forget(struct conversation *c)
     if (system) add_message(c, "system", system, strlen(system));
 }
 
+static bool has_role(const json_t *message, const char *role)
+{
+    const char *own = json_string_value(json_object_get(message, "role"));
+    return own && strcmp(own, role) == 0;
+}
+
+/* Leaves out the oldest message of the user, and what was answered to it. */
+static void drop_turn(struct conversation *c)
+{
+    const size_t first = has_role(json_array_get(c->messages, 0), "system");
+    if (json_array_size(c->messages) <= first) {
+        puts("nothing has been said yet");
+        return;
+    }
+    do json_array_remove(c->messages, first);
+    while (json_array_size(c->messages) > first && !has_role(json_array_get(c->messages, first), "user"));
+    printf("%zu messages are left\n", json_array_size(c->messages) - first);
+}
+
+static void show_system(const struct conversation *c)
+{
+    const json_t *first = json_array_get(c->messages, 0);
+    puts(has_role(first, "system") ? json_string_value(json_object_get(first, "content"))
+                                   : "there are no instructions");
+}
+
 static const char help[] = "/new            begin anew\n"
+                           "/drop           leave out the oldest turn, where the context is full\n"
                            "/retry          another answer to the last message\n"
-                           "/system TEXT    begin anew with other instructions\n"
+                           "/system TEXT    begin anew with other instructions; without TEXT show them\n"
                            "/help           this\n"
                            "/quit           leave (also Ctrl-D)\n"
                            "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.\n";
@@ -162,15 +208,18 @@ static const char help[] = "/new            begin anew\n"
 static bool obey(struct conversation *c, const char *line)
 {
     const size_t n = json_array_size(c->messages);
-    const char *last = json_string_value(json_object_get(json_array_get(c->messages, n ? n - 1 : 0), "role"));
     if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return false;
     if (strcmp(line, "/new") == 0)
         forget(c);
+    else if (strcmp(line, "/drop") == 0)
+        drop_turn(c);
+    else if (strcmp(line, "/system") == 0)
+        show_system(c);
     else if (strncmp(line, "/system ", 8) == 0) {
         json_array_clear(c->messages);
         add_message(c, "system", line + 8, strlen(line + 8));
     } else if (strcmp(line, "/retry") == 0) {
-        if (last && strcmp(last, "assistant") == 0) {
+        if (n && has_role(json_array_get(c->messages, n - 1), "assistant")) {
             json_array_remove(c->messages, n - 1);
             answer(c);
         } else
