@@ -73,6 +73,27 @@ class Page(unittest.TestCase):
         self.assertEqual(drawn, self.server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"].lstrip())
         self.assertEqual(window.complaints(), [])
 
+    def test_a_full_context(self):
+        """It is said, and the oldest turn may be left out."""
+        window = self.window()
+        window.until("return model")
+        turn_knobs(window, max_tokens="4", temperature="0")
+        say(window, "One")
+        self.assertIn("as long as it may be", window.run(FIGURES)[-1])
+        self.assertEqual(window.run("return document.querySelectorAll('.said.wrong').length"), 0)
+        say(window, "Two")
+        window.run("document.getElementById('say').value = arguments[0]", "x " * 700)  # of 512 tokens
+        window.type("#say", browser.ENTER)
+        window.until("return document.querySelectorAll('.said.wrong button').length == 1")
+        window.until(IDLE)
+        self.assertIn("context is 512 tokens", window.run("return document.querySelector('.said.wrong').textContent"))
+        window.picture(PICTURES / "page-full.png")
+        window.press(".said.wrong button")
+        self.assertEqual(window.run("return current.messages.map(m => m.role + m.content.slice(0, 3))")[0], "userTwo")
+        self.assertEqual(window.run("return current.messages.length"), 2)
+        self.assertEqual(window.run("return document.querySelectorAll('.said.wrong').length"), 0)
+        window.complaints()  # of the 400, by the browser itself
+
     def test_what_is_said_is_text(self):
         window = self.window()
         window.until("return model")
