@@ -186,6 +186,11 @@ typedef struct cot_engine_options {
          * two, 1 to 64. What a text's blocks hold stays, the text's own too, until the room is needed; then goes what was
          * used longest ago. Requests with all_logits compute all. Default: every text is computed whole. */
         int64_t block_tokens;
+        /* Of models some of whose layers have a state in place of keys (Qwen3-Next, 3.5 and 3.6): so many states that such
+         * a layer has behind the block of a text are kept, 1 to 2^20, and texts that begin alike go on from the last of
+         * them. Taken in prompts every 1024 tokens, at a prompt's last whole block and at the last one of what is
+         * generated. Memory for all is taken at once. Default 32. */
+        int64_t snapshots;
         /* In place of kv_tokens, bytes of KV cache over all ranks: as many pages of 64 positions as fit. Default: kv_tokens
          * says. */
         size_t kv_bytes;

@@ -504,6 +504,7 @@ class _EngineOptionsMemory(Structure):
     _fields_ = [
         ("kv_tokens", c_int64),
         ("block_tokens", c_int64),
+        ("snapshots", c_int64),
         ("kv_bytes", c_size_t),
     ]
 

@@ -34,7 +34,9 @@ struct cot_engine_group {
 
 static size_t plan_bytes_of(const cot_engine_group_options *options)
 {
-    return (cot_plan_bytes(options->runner.step_tokens, options->runner.step_maps, options->ranks) + 63) /
+    return (cot_plan_bytes(options->runner.step_tokens, options->runner.step_maps,
+                           options->runner.step_states, options->ranks) +
+            63) /
            64 * 64;
 }
 

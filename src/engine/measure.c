@@ -74,13 +74,14 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
     r->sequences = cot_smaller(o->batch.sequences, step_tokens);
     r->step_logits = rows < r->sequences ? r->sequences : rows < step_tokens ? rows : step_tokens;
     int64_t kv_tokens = o->memory.kv_tokens ? o->memory.kv_tokens : c->max_context;
-    e->block_tokens =
-        cot_mixer_all_keep_pages(c) ? o->memory.block_tokens : 0; // a state of a prefix is not kept
+    e->block_tokens = o->memory.block_tokens;
     if (!e->block_tokens &&
         kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
         kv_tokens = r->sequences * c->max_context;
     r->pages = cot_page_count(kv_tokens) + r->sequences; // every sequence may leave a page part empty
     r->step_maps = cot_scheduler_step_maps(step_tokens, r->sequences, c->max_context, e->block_tokens);
+    r->snapshots = e->block_tokens && !cot_mixer_all_keep_pages(c) ? o->memory.snapshots : 0;
+    r->step_states = cot_scheduler_step_states(step_tokens, r->sequences, r->snapshots);
     e->tbt_ns = o->batch.tbt_ns;
     e->max_wait_steps = o->batch.max_wait_steps;
     if (c->moe_layers && (o->watch.popularity_half_life || o->watch.popularity_half_life_ns))
@@ -249,6 +250,8 @@ cot_scheduler_limits cot_engine_limits(const cot_engine *e)
         .step_maps = e->runner.step_maps,
         .homes = e->runner.data_parallel ? e->info.ranks : 1,
         .block = e->block_tokens,
+        .snapshots = e->runner.snapshots,
+        .step_states = e->runner.step_states,
         .max_wait_steps = e->max_wait_steps,
         .foresight = {.cells = by_experts ? e->config->moe_layers * e->config->gate.experts : 0,
                       .admits = e->admits_by_experts,
@@ -289,6 +292,7 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
         sizes->rank_bytes = own > sizes->rank_bytes ? own : sizes->rank_bytes;
         other += runner.scratch + runner.buffers + rounding + ROUND;
         const size_t kept = runner.cache + runner.states;
+        e->state_bytes = e->runner.data_parallel ? runner.states : e->state_bytes + runner.states;
         if (!e->runner.data_parallel)
             cache += kept;
         else { // a page, or a sequence's state, is on one rank, between those that the rank does not touch
@@ -303,9 +307,9 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     cot_runner_lay_out_attention(&attention, &all);
     const cot_scheduler_limits limits = cot_engine_limits(e);
     const size_t embedding = cot_embedding_bytes(e->checkpoint);
-    const size_t plans =
-        2 * (size_t)ranks *
-        cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps, ranks); // two on each rank
+    const size_t plans = 2 * (size_t)ranks *
+                         cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps, e->runner.step_states,
+                                        ranks); // two on each rank
     const size_t changes = (size_t)cot_expert_changes_room(&e->layout) * sizeof(int32_t),
                  epochs = (size_t)(ranks + 1) * (2 * cot_expert_epoch_bytes(&e->layout) + changes);
     sizes->weights = cot_engine_weights_name(e);

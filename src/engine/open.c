@@ -5,7 +5,6 @@
 #include "engine/measure.h"
 #include "engine/pipeline.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 const char *const *cot_engine_fabrics(void)
@@ -13,9 +12,18 @@ const char *const *cot_engine_fabrics(void)
     return cot_fabric_backend_names();
 }
 
-static cot_status check_memory(const cot_engine_sizes *sizes, cot_error *error)
+static cot_status check_memory(const cot_engine *e, const cot_engine_sizes *sizes, cot_error *error)
 {
+    const cot_runner_options *r = &e->runner;
     if (sizes->total_bytes <= sizes->available_bytes) return COT_OK;
+    if (e->state_bytes)
+        return cot_fail(
+            error, COT_OUT_OF_MEMORY,
+            "the model needs %.2f GB of memory, %.2f GB of it for states of %lld sequences and %lld "
+            "snapshots, %.1f MB each; %.2f GB are available",
+            (double)sizes->total_bytes / 1e9, (double)e->state_bytes / 1e9, (long long)r->sequences,
+            (long long)r->snapshots, (double)e->state_bytes / 1e6 / (double)(r->sequences + r->snapshots),
+            (double)sizes->available_bytes / 1e9);
     return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory, %.2f GB are available",
                     (double)sizes->total_bytes / 1e9, (double)sizes->available_bytes / 1e9);
 }
@@ -100,7 +108,7 @@ static void describe(cot_engine *e, size_t weight_bytes)
 static cot_status agree(cot_engine *e, const cot_engine_resolved *options, const cot_engine_sizes *sizes,
                         cot_error *error)
 {
-    if (!options->fabric->from_outside) return check_memory(sizes, error);
+    if (!options->fabric->from_outside) return check_memory(e, sizes, error);
     const cot_launch_account account = {.model = e->likeness,
                                         .options = cot_likeness_of_options(&options->given),
                                         .placement = cot_likeness_of_layout(&e->layout),
@@ -206,24 +214,6 @@ static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, cons
     return status;
 }
 
-/* What was asked for and is not there. */
-static cot_status tell_prefixes(char **notes, const cot_engine *e, const cot_engine_options *options,
-                                cot_error *error)
-{
-    char *all;
-    if (!options->memory.block_tokens || e->block_tokens) return COT_OK;
-    if (asprintf(&all,
-                 "%s%sprefixes are not kept: %lld of %lld layers have a state in place of keys, and each "
-                 "prompt is "
-                 "computed whole",
-                 *notes ? *notes : "", *notes ? "\n" : "", (long long)e->config->state_layers,
-                 (long long)e->config->layers) < 0)
-        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
-    free(*notes);
-    *notes = all;
-    return COT_OK;
-}
-
 cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_engine_options *options,
                            char **notes, cot_error *error)
 {
@@ -238,11 +228,6 @@ cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_en
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
     if (status == COT_OK)
         status = open_engine(engine, checkpoint, folder, &resolved, cot_likeness_of_folder(folder), error);
-    if (status == COT_OK) status = tell_prefixes(&own_notes, *engine, options, error);
-    if (status != COT_OK) {
-        cot_engine_close(*engine);
-        *engine = NULL;
-    }
     if (status == COT_OK && notes)
         *notes = own_notes;
     else

@@ -4,13 +4,13 @@
 
 struct header {
     _Alignas(8) int32_t kind;
-    int32_t tokens, spans, maps, logits, reports, routed_every, routed_first;
+    int32_t tokens, spans, maps, states, logits, reports, routed_every, routed_first;
 };
 
-size_t cot_plan_bytes(int64_t tokens, int64_t maps, int ranks)
+size_t cot_plan_bytes(int64_t tokens, int64_t maps, int64_t states, int ranks)
 {
-    const size_t step =
-        (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span)) + (size_t)maps * sizeof(cot_page_map);
+    const size_t step = (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span)) +
+                        (size_t)maps * sizeof(cot_page_map) + (size_t)states * sizeof(cot_state_copy);
     const size_t chunks = (size_t)ranks / 2 * sizeof(cot_runner_chunk);
     return sizeof(struct header) + sizeof(cot_link) + (step > chunks ? step : chunks);
 }
@@ -32,11 +32,13 @@ size_t cot_plan_write(void *bytes, const cot_plan *plan)
     struct header header = {.kind = plan->kind};
     uint8_t *at = (uint8_t *)bytes + sizeof header;
     if (plan->kind == COT_PLAN_STEP) {
-        header = (struct header){plan->kind,   step->tokens,  step->spans,        step->maps,
-                                 step->logits, step->reports, step->routed_every, step->routed_first};
+        header =
+            (struct header){plan->kind,   step->tokens,  step->spans,        step->maps,        step->states,
+                            step->logits, step->reports, step->routed_every, step->routed_first};
         at = append(at, step->ids, (size_t)step->tokens * sizeof *step->ids);
         at = append(at, step->span, (size_t)step->spans * sizeof *step->span);
         at = append(at, step->map, (size_t)step->maps * sizeof *step->map);
+        at = append(at, step->state, (size_t)step->states * sizeof *step->state);
     } else if (plan->kind == COT_PLAN_PLACE) {
         header.tokens = (int32_t)plan->count;
         header.reports = plan->last;
@@ -59,16 +61,19 @@ void cot_plan_read(cot_plan *plan, const void *bytes)
     *plan = (cot_plan){.kind = (cot_plan_kind)header.kind};
     if (plan->kind == COT_PLAN_STEP) {
         const cot_span *span = (const cot_span *)(const void *)(words + header.tokens);
+        const cot_page_map *map = (const cot_page_map *)(const void *)(span + header.spans);
         plan->step = (cot_step){.tokens = header.tokens,
                                 .spans = header.spans,
                                 .maps = header.maps,
+                                .states = header.states,
                                 .logits = header.logits,
                                 .reports = header.reports,
                                 .routed_every = header.routed_every,
                                 .routed_first = header.routed_first,
                                 .ids = words,
                                 .span = span,
-                                .map = (const cot_page_map *)(const void *)(span + header.spans)};
+                                .map = map,
+                                .state = (const cot_state_copy *)(const void *)(map + header.maps)};
     } else if (plan->kind == COT_PLAN_PLACE) {
         plan->words = words;
         plan->count = header.tokens;

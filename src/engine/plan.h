@@ -27,8 +27,9 @@ typedef struct cot_plan {
     cot_link link;
 } cot_plan;
 
-/* Most bytes of a plan with so many tokens, at most as many spans, and so many page maps; or with a chunk for every two ranks. */
-size_t cot_plan_bytes(int64_t tokens, int64_t maps, int ranks);
+/* Most bytes of a plan with so many tokens, at most as many spans, and so many page maps and copies of states; or with a chunk for every
+ * two ranks. */
+size_t cot_plan_bytes(int64_t tokens, int64_t maps, int64_t states, int ranks);
 /* Words of changes that a plan of so many bytes has room for. */
 int64_t cot_plan_words(size_t bytes);
 /* Writes what its kind says of it. Returns its bytes. */

@@ -73,7 +73,7 @@ void cot_runner_lay_out_heads(cot_runner *r, cot_arena *arena)
         queries = cot_larger(queries, widths.queries);
         if (mixer->keeps_pages && !s->kv.sequences) lay_out_pages(r, arena, &heads, &widths);
         if (mixer->state_floats)
-            cot_state_lay_out(&s->state, arena, r->o.sequences, r->c->state_layers,
+            cot_state_lay_out(&s->state, arena, r->o.sequences, r->o.snapshots, r->c->state_layers,
                               mixer->state_floats(r->c, &heads));
         if (mixer->lay_out) mixer->lay_out(r, arena, &heads);
     }
@@ -84,6 +84,7 @@ void cot_runner_lay_out_heads(cot_runner *r, cot_arena *arena)
     s->cosines = cot_arena_take(arena, n * half, sizeof(float));
     s->sines = cot_arena_take(arena, n * half, sizeof(float));
     s->runs = cot_arena_take(arena, n, sizeof *s->runs);
+    s->copies = cot_arena_take(arena, n, sizeof *s->copies);
 }
 
 /* ---- what several kinds do ---- */

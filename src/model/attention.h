@@ -4,6 +4,12 @@
 #include "model/runner.h"
 #include "model/state.h"
 
+/* Where a run's states are copied on the way, in the order of positions. */
+typedef struct cot_runner_copies {
+    const cot_state_copy *first;
+    int32_t count;
+} cot_runner_copies;
+
 /* Its weights, its KV pages, and what a step makes on its way through them. */
 typedef struct cot_runner_heads {
     const cot_attention_weights *weights; // [L]
@@ -11,7 +17,8 @@ typedef struct cot_runner_heads {
     cot_kv kv;
     cot_state state;
     cot_attend *attend;
-    cot_run *runs; // [N]
+    cot_run *runs;             // [N]
+    cot_runner_copies *copies; // [N] of each run
     int64_t run_count;
     float *cosines, *sines; // [N][rope_width / 2]
     float *input;           // [N][attention's input columns]

@@ -117,9 +117,9 @@ struct delta {
     int64_t channels;
 };
 
-static float *state_of(const cot_runner *r, const struct delta *d, int64_t sequence)
+static float *state_of(const cot_runner *r, const struct delta *d, int64_t row)
 {
-    return cot_state_of(&r->heads.state, sequence, d->state);
+    return cot_state_of(&r->heads.state, row, d->state);
 }
 
 /* What the convolution read `back` tokens before a row's, in the step or before it; NULL: before the text. */
@@ -154,21 +154,39 @@ static void convolve(cot_runner *r, int64_t row, const void *context)
     }
 }
 
-/* The last inputs of a run become those that the next tokens see. */
+/* A state's inputs become those that are seen behind so many tokens of a run. */
+static void keep_inputs_behind(const cot_runner *r, const struct delta *d, const cot_run *run, int64_t tokens,
+                               float *state)
+{
+    const int64_t kept = r->c->delta.taps - 1;
+    const float *before = state_of(r, d, run->sequence); // which may be the same
+    for (int64_t i = 0; i < kept; i++) {
+        const int64_t token = tokens - kept + i;
+        const float *from = token < 0 ? before + (kept + token) * d->channels
+                                      : r->heads.input + (run->row + token) * d->w->input.n;
+        memmove(state + i * d->channels, from, (size_t)d->channels * sizeof *state);
+    }
+}
+
+static float *copy_of(const cot_runner *r, const struct delta *d, const cot_state_copy *copy)
+{
+    return state_of(r, d, cot_state_row(&r->heads.state, copy->snapshot));
+}
+
+/* Those of snapshots, then what the next tokens see. */
 static void keep_inputs(void *context, int64_t index)
 {
     cot_runner *r = ((void **)context)[0];
     const struct delta *d = ((void **)context)[1];
     const cot_run *run = &r->heads.runs[index];
-    const int64_t kept = r->c->delta.taps - 1;
-    float *state = state_of(r, d, run->sequence);
-    r->heads.state.held[run->sequence] = true;
-    for (int64_t i = 0; i < kept; i++) {
-        const int64_t token = run->tokens - kept + i;
-        const float *from = token < 0 ? state + (kept + token) * d->channels
-                                      : r->heads.input + (run->row + token) * d->w->input.n;
-        memmove(state + i * d->channels, from, (size_t)d->channels * sizeof *state);
+    const cot_runner_copies *copies = &r->heads.copies[index];
+    for (int32_t i = 0; i < copies->count; i++) {
+        const cot_state_copy *copy = &copies->first[i];
+        r->heads.state.held[cot_state_row(&r->heads.state, copy->snapshot)] = true;
+        keep_inputs_behind(r, d, run, copy->position - run->position, copy_of(r, d, copy));
     }
+    r->heads.state.held[run->sequence] = true;
+    keep_inputs_behind(r, d, run, run->tokens, state_of(r, d, run->sequence));
 }
 
 static float softplus(float x)
@@ -204,7 +222,10 @@ static void run_head(void *context, int64_t index)
     const int64_t h = index % w->heads, dk = r->c->delta.key_dim, dv = r->c->delta.value_dim,
                   key = (w->head0 + h) / (r->c->delta.values / r->c->delta.keys) - w->kv_head0,
                   keys = w->kv_heads * dk, v = 2 * keys + h * dv;
-    float *state = state_of(r, d, run->sequence) + (r->c->delta.taps - 1) * d->channels + h * dk * dv;
+    const int64_t inputs = (r->c->delta.taps - 1) * d->channels;
+    const cot_runner_copies *copies = &r->heads.copies[index / w->heads];
+    const cot_state_copy *copy = copies->first, *last = copy + copies->count;
+    float *state = state_of(r, d, run->sequence) + inputs + h * dk * dv;
     if (!run->position) memset(state, 0, (size_t)(dk * dv) * sizeof *state);
     for (int64_t row = run->row; row < run->row + run->tokens; row++) {
         float *in = r->heads.input + row * w->input.n, *mixed = r->heads.mixed + row * d->channels,
@@ -217,6 +238,8 @@ static void run_head(void *context, int64_t index)
         cot_runner_normalise(r, o, dv, kernels->sum_squares(o, dv), dv, r->c->norm_eps, w->state_norm);
         kernels->swiglu(cot_runner_row(r, r->heads.output, row * w->heads + h, dv), r->o.precision.type, z, o,
                         dv);
+        if (copy < last && run->position + (row - run->row) + 1 == copy->position)
+            memcpy(copy_of(r, d, copy++) + inputs + h * dk * dv, state, (size_t)(dk * dv) * sizeof *state);
     }
 }
 

@@ -7,6 +7,31 @@
 #include <math.h>
 #include <string.h>
 
+/* Sequences that go on from snapshots; and those that other ranks write from now on. */
+static void resume_states(cot_runner *r, const cot_step *step)
+{
+    cot_state *state = &r->heads.state;
+    for (int from = 1; from >= 0; from--) // none is written before it was read
+        for (int32_t i = 0; i < step->states; i++) {
+            const cot_state_copy *copy = &step->state[i];
+            const bool here = !r->o.data_parallel || copy->home == r->fabric->rank;
+            const int64_t row = cot_state_row(state, copy->snapshot);
+            if (from && copy->from && here)
+                cot_state_assign(state, copy->sequence, row, r->o.pool);
+            else if (!from && !copy->from && !here)
+                cot_state_give_up(state, row);
+        }
+}
+
+/* The copies of a span's sequence, of those that are left. */
+static cot_runner_copies copies_of(const cot_step *step, const cot_span *span, int32_t *at)
+{
+    while (*at < step->states && step->state[*at].sequence == span->sequence && step->state[*at].from) ++*at;
+    cot_runner_copies copies = {.first = step->state + *at};
+    while (*at < step->states && step->state[*at].sequence == span->sequence) copies.count++, ++*at;
+    return copies;
+}
+
 /* Rows, runs, positions, RoPE angles and embeddings of the spans that this rank attends to. */
 static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *error)
 {
@@ -20,15 +45,19 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
         else
             cot_kv_give_up(&heads->kv, map->page);
     }
+    resume_states(r, step);
     s->count = heads->run_count = 0;
+    int32_t copy = 0;
     int64_t half = r->c->rope_width / 2, token = 0;
     cot_status status = COT_OK;
     for (int32_t i = 0; i < step->spans && status == COT_OK; token += step->span[i++].tokens) {
         const cot_span *span = &step->span[i];
+        const cot_runner_copies copies = copies_of(step, span, &copy);
         if (r->o.data_parallel && span->home != r->fabric->rank) {
             cot_state_give_up(&heads->state, span->sequence);
             continue;
         }
+        heads->copies[heads->run_count] = copies;
         heads->runs[heads->run_count++] = (cot_run){span->sequence, span->position, s->count, span->tokens};
         for (int32_t t = 0; t < span->tokens && status == COT_OK; t++, s->count++) {
             s->sequence[s->count] = span->sequence;

@@ -17,7 +17,7 @@ typedef struct cot_mixer {
     /* What it keeps of a sequence is in KV pages, all of it. Sequences that begin alike share them, so that prefixes are kept, and
      * several answers to one prompt go on from the pages of the first. */
     bool keeps_pages;
-    /* Else it has a state in their stead, of so many floats a sequence. NULL: none. */
+    /* Else it has a state in their stead, of so many floats a sequence, which is copied where a prefix is kept, or gone on from. NULL: none. */
     int64_t (*state_floats)(const cot_config *config, const cot_attention_weights *heads);
     /* Sets which query heads `rank` of `ranks` has, and which KV heads those read; all else becomes zero. */
     void (*cut)(cot_attention_weights *weights, const cot_config *config, int rank, int ranks);

@@ -144,7 +144,8 @@ cot_status cot_runner_measure(cot_runner_sizes *sizes, const cot_runner_options 
     sizes->weights = measure.used;
     lay_out_scratch(&r, &measure);
     sizes->cache = (size_t)r.heads.kv.pages * r.heads.kv.page_bytes;
-    sizes->states = (size_t)r.heads.state.sequences * cot_state_bytes(&r.heads.state);
+    sizes->states =
+        (size_t)(r.heads.state.sequences + r.heads.state.snapshots) * cot_state_bytes(&r.heads.state);
     sizes->scratch = measure.used - sizes->weights - sizes->cache - sizes->states;
     sizes->buffers = buffer_bytes(&r, rank, ranks);
     free(r.heads.own_weights);

@@ -36,6 +36,8 @@ typedef struct cot_runner_options {
     int64_t step_tokens;      // most tokens of a step
     int64_t step_logits;      // most rows of logits of a step
     int64_t step_maps;        // most page maps of a step
+    int64_t step_states;      // most copies of states of a step
+    int64_t snapshots;        // of states, that are kept beside those of sequences
     int64_t sequences, pages; // rows of the page table; KV pages
     bool capture;             // routing of every step goes to rank 0
     bool routed;              // experts of some tokens do, where a step says so (cot_step.routed_every)
@@ -104,7 +106,7 @@ typedef struct cot_runner cot_runner;
 typedef struct cot_runner_sizes {
     size_t weights; // that this rank alone holds
     size_t cache;   // KV pages
-    size_t states;  // of sequences in layers without keys
+    size_t states;  // of sequences in layers without keys, and snapshots
     size_t scratch; // private memory of a step
     size_t buffers; // of operator, collectives and results: what steps touch of them at the worst routing
 } cot_runner_sizes;

@@ -109,7 +109,7 @@ static int64_t blocks_at(const cot_scheduler *s, const cot_request *request, int
         .home = home, .salt = request->cache_salt, .salt_bytes = request->cache_salt_bytes};
     int64_t blocks = 0; // the same everywhere where every rank has a part of each page
     if (s->limits.homes > 1 && !request->all_logits)
-        cot_prefix_match(&s->prefix, &root, request->prompt, request->prompt_tokens - 1, &blocks);
+        cot_prefix_resume(&s->prefix, &root, request->prompt, request->prompt_tokens - 1, &blocks);
     return first && first->home == home ? cot_larger(blocks, blocks_to_come(s, first, request)) : blocks;
 }
 

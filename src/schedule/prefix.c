@@ -92,6 +92,7 @@ void cot_prefix_close(cot_prefix_cache *cache)
     free(cache->ids);
     free(cache->bucket);
     free(cache->mark);
+    free(cache->snapshots.of);
     *cache = (cot_prefix_cache){0};
 }
 
@@ -276,6 +277,7 @@ int32_t cot_prefix_extend(cot_prefix_cache *cache, const cot_prefix_root *root, 
                                         .holders = 1,
                                         .next = *bucket,
                                         .home = root->home,
+                                        .snapshot = -1,
                                         .hash = hash,
                                         .salt = parent < 0 ? root->owner : NULL};
     *bucket = at;
@@ -292,6 +294,7 @@ void cot_prefix_evict(cot_prefix_cache *cache)
     assert(at >= 0);
     cot_prefix_node *node = &cache->node[at];
     leave_list(cache, at);
+    if (node->snapshot >= 0) cot_prefix_drop_snapshot(cache, node->snapshot);
     if (cache->watch.on_removed) cache->watch.on_removed(cache->watch.context, node->home, node->hash);
     int32_t *from = bucket_of(cache, node->hash, node->home);
     while (*from != at) from = &cache->node[*from].next;

@@ -33,9 +33,25 @@ typedef struct cot_prefix_node {
         newer;    // neighbours in the list of nodes that nobody holds; `older` links the free ones, too
     int32_t next; // the next node of its bucket
     int32_t home;
+    int32_t snapshot; // of the states behind it; -1: there is none
     uint64_t hash;
     cot_prefix_salt *salt;
 } cot_prefix_node;
+
+/* A place for the states that all layers have behind a text, where layers have some (model/state.h). */
+typedef struct cot_prefix_snapshot {
+    int32_t node;    // that it is kept for; -1: none, it is free or will be written
+    int32_t holders; // that will read it
+    int32_t older,
+        newer; // neighbours in the list of those that are kept, by use; `older` links the free ones, too
+} cot_prefix_snapshot;
+
+typedef struct cot_prefix_snapshots {
+    int64_t count, kept;     // count 0: layers have no states, and blocks are enough to go on from
+    cot_prefix_snapshot *of; // [count]
+    int32_t free, oldest, newest;
+    uint64_t evicted;
+} cot_prefix_snapshots;
 
 /* The sequence hash of a block behind the one of hash *parent; NULL: behind none. */
 typedef uint64_t cot_prefix_hash(const uint64_t *parent, const int32_t *ids, size_t tokens);
@@ -52,6 +68,7 @@ typedef struct cot_prefix_cache {
     int32_t free, oldest, newest;
     int64_t nodes; // how many there are now
     uint64_t evicted;
+    cot_prefix_snapshots snapshots;
     cot_cache_events watch; // told of nodes that come and go; all zero: nobody is
 } cot_prefix_cache;
 
@@ -75,6 +92,9 @@ int32_t cot_prefix_find(const cot_prefix_cache *cache, const cot_prefix_root *ro
 /* The last node of the longest beginning of ids[tokens] that is there, -1 for none; *blocks are how many. */
 int32_t cot_prefix_match(const cot_prefix_cache *cache, const cot_prefix_root *root, const int32_t *ids,
                          int64_t tokens, int64_t *blocks);
+/* The same of what a sequence can go on from: where layers have states that is a node with a snapshot of them. */
+int32_t cot_prefix_resume(const cot_prefix_cache *cache, const cot_prefix_root *root, const int32_t *ids,
+                          int64_t tokens, int64_t *blocks);
 /* The idle pages among those that a node and all before it name. */
 int64_t cot_prefix_idle_pages(cot_prefix_cache *cache, int32_t node);
 /* The node after `parent`, which the caller holds, now held as well: as it is there, or made, naming `page`. */
@@ -86,6 +106,20 @@ void cot_prefix_hold(cot_prefix_cache *cache, int32_t node);
 void cot_prefix_let_go(cot_prefix_cache *cache, int32_t node);
 /* Drops the oldest node that nobody holds. There must be one. */
 void cot_prefix_evict(cot_prefix_cache *cache);
+
+/* Snapshots, so many of them, of a cache that was opened. Errors: OUT_OF_MEMORY. The cache closes them. */
+cot_status cot_prefix_open_snapshots(cot_prefix_cache *cache, int64_t count, cot_error *error);
+size_t cot_prefix_snapshot_bytes(int64_t count); // of the table
+/* A place that will be written: a free one, else that of the snapshot that was used longest ago. -1: all are held. It is kept
+ * for a node, or dropped. */
+int32_t cot_prefix_take_snapshot(cot_prefix_cache *cache);
+/* What was written there is what the node's text leaves; where the node has one already, it is dropped. */
+void cot_prefix_keep_snapshot(cot_prefix_cache *cache, int32_t snapshot, int32_t node);
+void cot_prefix_drop_snapshot(cot_prefix_cache *cache, int32_t snapshot);
+/* That of a node that has one: it is not written until it is let go. */
+int32_t cot_prefix_hold_snapshot(cot_prefix_cache *cache, int32_t node);
+void cot_prefix_let_go_of_snapshot(cot_prefix_cache *cache, int32_t snapshot);
+
 /* Tells on_stored of every node, parents before their children. Errors: OUT_OF_MEMORY, before anything is told. */
 cot_status cot_prefix_list(const cot_prefix_cache *cache, const cot_cache_events *events, cot_error *error);
 

@@ -13,12 +13,19 @@ int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t 
     return 2 * step_tokens + (block ? rows * cot_page_count(context) : 0);
 }
 
+int64_t cot_scheduler_step_states(int64_t step_tokens, int64_t sequences, int64_t snapshots)
+{
+    const int64_t rows = sequences < step_tokens ? sequences : step_tokens;
+    return snapshots ? 4 * rows + step_tokens / COT_SNAPSHOT_TOKENS : 0;
+}
+
 cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limits, cot_error *error)
 {
     size_t rows = (size_t)limits->sequences, tokens = (size_t)limits->step_tokens;
     *s = (cot_scheduler){.limits = *limits, .waiting_end = &s->waiting};
     cot_status status = cot_page_pool_open(&s->pool, limits->pages, limits->homes, error);
     if (status == COT_OK) status = cot_prefix_open(&s->prefix, &s->pool, limits->block, error);
+    if (status == COT_OK) status = cot_prefix_open_snapshots(&s->prefix, limits->snapshots, error);
     if (status != COT_OK) return status;
     s->free_rows = calloc(rows, sizeof *s->free_rows);
     s->active = calloc(rows, sizeof *s->active);
@@ -26,12 +33,13 @@ cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limi
     s->ids = calloc(tokens, sizeof *s->ids);
     s->spans = calloc(tokens, sizeof *s->spans);
     s->maps = calloc((size_t)limits->step_maps, sizeof *s->maps);
+    s->states = calloc((size_t)limits->step_states + 1, sizeof *s->states);
     s->missing = calloc((size_t)limits->foresight.cells + 1, sizeof *s->missing);
     s->left = calloc((size_t)limits->foresight.cells + 1, sizeof *s->left);
     s->share = calloc((size_t)limits->foresight.cells + 1, sizeof *s->share);
     s->missing_is_old = true;
-    if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps || !s->missing ||
-        !s->left || !s->share)
+    if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps || !s->states ||
+        !s->missing || !s->left || !s->share)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the scheduler's tables");
     while (s->free_row_count < limits->sequences) {
         s->free_rows[s->free_row_count] = (int32_t)(limits->sequences - 1 - s->free_row_count);
@@ -48,7 +56,8 @@ size_t cot_scheduler_bytes(const cot_scheduler_limits *l)
     return (size_t)l->pages * page + cot_prefix_bytes(l->pages, l->block) +
            (size_t)l->sequences * (sizeof(int32_t) + 2 * sizeof(void *)) +
            (size_t)l->step_tokens * (sizeof(int32_t) + sizeof(cot_span)) +
-           (size_t)l->step_maps * sizeof(cot_page_map) +
+           (size_t)l->step_maps * sizeof(cot_page_map) + cot_prefix_snapshot_bytes(l->snapshots) +
+           (size_t)(l->step_states + 1) * sizeof(cot_state_copy) +
            (size_t)(l->foresight.cells + 1) * (2 * sizeof(float) + 1);
 }
 
@@ -79,7 +88,7 @@ static cot_prefix_root root_of(const cot_scheduler *s, const cot_request_state *
 static void let_go_of_blocks(cot_scheduler *s, cot_request_state *r)
 {
     cot_prefix_let_go(&s->prefix, r->node);
-    r->node = -1;
+    r->node = r->passing = -1;
     r->blocks = 0;
 }
 
@@ -89,6 +98,7 @@ static void begin_with(cot_scheduler *s, cot_request_state *r, int32_t node, int
 {
     const int64_t block = s->limits.block, hit = blocks * block;
     cot_prefix_hold(&s->prefix, node);
+    if (node >= 0 && s->limits.snapshots) r->resumes = cot_prefix_hold_snapshot(&s->prefix, node);
     r->node = node;
     r->blocks = blocks;
     r->fed = hit;
@@ -106,6 +116,8 @@ static void begin_with(cot_scheduler *s, cot_request_state *r, int32_t node, int
 static void leave_cache(cot_scheduler *s, cot_request_state *r)
 {
     let_go_of_blocks(s, r);
+    if (r->resumes >= 0) cot_prefix_let_go_of_snapshot(&s->prefix, r->resumes);
+    r->resumes = -1;
     for (int64_t p = 0; p < r->pages_held; p++) cot_page_pool_release(&s->pool, r->pages[p]);
     r->sat_out = r->fed = r->pages_held = r->maps_told = r->shared = r->copied = 0;
     r->alone = false;
@@ -140,8 +152,8 @@ void cot_scheduler_close(cot_scheduler *s)
     free_all(s->ended);
     cot_prefix_close(&s->prefix);
     cot_page_pool_close(&s->pool);
-    void *owned[] = {s->free_rows, s->active,  s->by_row, s->ids,  s->spans,
-                     s->maps,      s->missing, s->left,   s->share};
+    void *owned[] = {s->free_rows, s->active, s->by_row,  s->ids,  s->spans,
+                     s->maps,      s->states, s->missing, s->left, s->share};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     *s = (cot_scheduler){0};
 }
@@ -193,6 +205,8 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
                              .limit = limit,
                              .known = request->prompt_tokens,
                              .node = -1,
+                             .resumes = -1,
+                             .passing = -1,
                              .tokens = (int32_t *)(void *)((uint8_t *)(r + 1) + aligned)};
     bool failed;
     r->salt = cot_prefix_salt_new(request->cache_salt, request->cache_salt_bytes, &failed);
@@ -284,7 +298,7 @@ static bool begins(cot_scheduler *s, const cot_request_state *r, int32_t *node, 
     *node = -1;
     *blocks = 0;
     if (!r->all_logits) // which are told of tokens that are computed
-        *node = cot_prefix_match(&s->prefix, &root, r->tokens, r->known - 1, blocks);
+        *node = cot_prefix_resume(&s->prefix, &root, r->tokens, r->known - 1, blocks);
     if (fits(s, r, *node, *blocks)) return true;
     *node = -1;
     *blocks = 0;
@@ -398,6 +412,68 @@ static void take_pages(cot_scheduler *s, cot_request_state *r, const cot_span *s
     }
 }
 
+/* ---- snapshots ---- */
+
+/* Where the states of a sequence are copied: behind whole blocks. */
+static bool is_kept_at(const cot_scheduler *s, const cot_request_state *r, int64_t position, int64_t end)
+{
+    const int64_t block = s->limits.block;
+    if (position % block) return false;
+    if (position >= r->prompt_tokens) return position + block > end; // the span's last
+    return position % COT_SNAPSHOT_TOKENS == 0 || position + block >= r->prompt_tokens;
+}
+
+static void copy_state(cot_scheduler *s, const cot_request_state *r, int64_t position, int32_t snapshot,
+                       bool from)
+{
+    assert(s->state_count < s->limits.step_states);
+    s->states[s->state_count++] =
+        (cot_state_copy){r->row, snapshot, (int32_t)position, (int16_t)r->home, from};
+}
+
+/* What the span goes on from, and what is kept of it on the way. */
+static void take_states(cot_scheduler *s, cot_request_state *r, const cot_span *span)
+{
+    const int64_t block = s->limits.block, end = span->position + span->tokens;
+    if (r->resumes >= 0) {
+        copy_state(s, r, span->position, r->resumes, true);
+        cot_prefix_let_go_of_snapshot(&s->prefix, r->resumes); // it is read before the step writes any
+        r->resumes = -1;
+    }
+    if (!s->limits.snapshots || r->alone) return;
+    for (int64_t p = (span->position / block + 1) * block; p <= end; p += block) {
+        const int32_t to = is_kept_at(s, r, p, end) ? cot_prefix_take_snapshot(&s->prefix) : -1;
+        if (to >= 0) copy_state(s, r, p, to, false);
+    }
+}
+
+/* The request's next block, r->node, is whole: what was copied behind it is its. */
+static void keep_state(cot_scheduler *s, cot_request_state *r, int64_t position)
+{
+    for (int32_t i = 0; i < s->state_count; i++) {
+        cot_state_copy *copy = &s->states[i];
+        if (copy->sequence != r->row || copy->position != position || copy->from || copy->snapshot < 0)
+            continue;
+        const bool is_first = s->prefix.node[r->node].snapshot < 0;
+        cot_prefix_keep_snapshot(&s->prefix, copy->snapshot, r->node);
+        copy->snapshot = -1;
+        if (position < r->prompt_tokens) return;
+        const cot_prefix_node *passed = r->passing >= 0 ? &s->prefix.node[r->passing] : NULL;
+        if (passed && passed->holders == 1 && passed->snapshot >= 0)
+            cot_prefix_drop_snapshot(&s->prefix, passed->snapshot);
+        r->passing = is_first ? r->node : -1;
+    }
+}
+
+/* Those of the last plan whose requests ended in its step are nobody's. */
+static void drop_states(cot_scheduler *s)
+{
+    for (int32_t i = 0; i < s->state_count; i++)
+        if (!s->states[i].from && s->states[i].snapshot >= 0)
+            cot_prefix_drop_snapshot(&s->prefix, s->states[i].snapshot);
+    s->state_count = 0;
+}
+
 /* Spans for which there are pages. */
 static int32_t compose(cot_scheduler *s)
 {
@@ -422,7 +498,8 @@ static int32_t compose(cot_scheduler *s)
 
 cot_step cot_scheduler_plan(cot_scheduler *s)
 {
-    cot_step step = {.ids = s->ids, .span = s->spans, .map = s->maps};
+    cot_step step = {.ids = s->ids, .span = s->spans, .map = s->maps, .state = s->states};
+    drop_states(s);
     step.spans = compose(s);
     for (int64_t i = 0; i < s->active_count; i++) s->active[i]->sat_out++;
     s->waited_steps += (uint64_t)s->active_count; // those with a part are taken off below
@@ -430,12 +507,14 @@ cot_step cot_scheduler_plan(cot_scheduler *s)
         const cot_span *span = &s->spans[i];
         cot_request_state *r = s->by_row[span->sequence];
         take_pages(s, r, span, &step.maps);
+        take_states(s, r, span);
         r->sat_out = 0;
         s->waited_steps--;
         memcpy(s->ids + step.tokens, r->tokens + span->position, (size_t)span->tokens * sizeof *s->ids);
         step.tokens += span->tokens;
         step.logits += span->logits;
     }
+    step.states = s->state_count;
     return step;
 }
 
@@ -446,8 +525,10 @@ void cot_scheduler_fed(cot_scheduler *s, cot_request_state *r, int64_t tokens)
     const bool was_before_text = r->fed < r->prompt_tokens;
     r->fed += tokens;
     if (r->told < r->fed) r->told = r->fed;
-    for (; block && !r->alone && (r->blocks + 1) * block <= r->fed; r->blocks++)
+    for (; block && !r->alone && (r->blocks + 1) * block <= r->fed; r->blocks++) {
         r->node = cot_prefix_extend(&s->prefix, &root, r->node, r->tokens + r->blocks * block,
                                     r->pages[r->blocks * block / COT_KV_PAGE]);
+        keep_state(s, r, (r->blocks + 1) * block);
+    }
     if (was_before_text && r->fed >= r->prompt_tokens) free_followers(s, r);
 }

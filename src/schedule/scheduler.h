@@ -39,9 +39,11 @@ typedef struct cot_request_state {
     int64_t known;         // tokens of the prompt, and those generated or, of forced ones, revealed so far
     int64_t told;          // positions whose logits and routing were told, also before a preemption
     cot_prefix_salt *salt;
-    int32_t node;                   // of the prefix cache: the last whole block that it holds; -1: none
-    int64_t blocks;                 // how many whole blocks it holds
-    bool alone;                     // it holds no blocks any more, nor lets others have its own
+    int32_t node;    // of the prefix cache: the last whole block that it holds; -1: none
+    int64_t blocks;  // how many whole blocks it holds
+    int32_t resumes; // the snapshot that its first span goes on from; -1: none
+    int32_t passing; // the node with the last snapshot behind its prompt, which the next replaces; -1: none
+    bool alone;      // it holds no blocks any more, nor lets others have its own
     int64_t pages_held, maps_told;  // pages that it has; how many of them a plan has told the ranks
     int64_t shared, copied;         // pages shared with others; positions copied to the page behind them
     int32_t copied_from;            // the page that those positions are copied from
@@ -75,8 +77,10 @@ typedef struct cot_scheduler_limits {
     int64_t step_maps;                // most page maps of a step: cot_scheduler_step_maps
     int homes;                        // ranks that a page may be on; 1: it is on all
     int64_t block;                    // tokens of a block of the prefix cache; 0: nothing is kept in it
-    int64_t max_wait_steps;           // steps that an active sequence may sit out (compose.h)
-    int64_t target_ns;                // how long a step should take at most; 0: as long as it takes
+    int64_t snapshots,
+        step_states; // of states, where layers have some; most copies of a step: cot_scheduler_step_states
+    int64_t max_wait_steps; // steps that an active sequence may sit out (compose.h)
+    int64_t target_ns;      // how long a step should take at most; 0: as long as it takes
     cot_scheduler_foresight foresight;
 } cot_scheduler_limits;
 
@@ -94,17 +98,25 @@ typedef struct cot_scheduler {
     cot_request_state *waiting, **waiting_end, *ended;
     float *missing; // [foresight.cells] of the active ones, unless one of them left since
     bool missing_is_old;
-    float *left;           // [foresight.cells] scratch: of those that a step takes
-    uint8_t *share;        // [foresight.cells] scratch: of a request that has no home yet
-    int32_t *ids;          // [step_tokens] what a plan points to
-    cot_span *spans;       // [step_tokens]
-    cot_page_map *maps;    // [step_maps]
-    uint64_t waited_steps; // that active ones sat out
+    float *left;            // [foresight.cells] scratch: of those that a step takes
+    uint8_t *share;         // [foresight.cells] scratch: of a request that has no home yet
+    int32_t *ids;           // [step_tokens] what a plan points to
+    cot_span *spans;        // [step_tokens]
+    cot_page_map *maps;     // [step_maps]
+    cot_state_copy *states; // [step_states]
+    int32_t state_count;    // of the last plan
+    uint64_t waited_steps;  // that active ones sat out
     uint64_t preemptions, queried_tokens, hit_tokens; // tokens are counted when a request is first admitted
 } cot_scheduler;
 
 /* Most maps of a step: pages of its tokens, a row's first each time; and what sequences of up to `context` tokens find. */
 int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t context, int64_t block);
+
+/* Snapshots are taken in prompts every so many tokens, at a prompt's last whole block, and behind it at each block, of which the
+ * last one stays. */
+enum { COT_SNAPSHOT_TOKENS = 1024 };
+/* Most copies of a step: from a snapshot for each sequence, and to those. 0 without snapshots. */
+int64_t cot_scheduler_step_states(int64_t step_tokens, int64_t sequences, int64_t snapshots);
 
 /* Errors: OUT_OF_MEMORY. Close either way; that frees all requests. */
 cot_status cot_scheduler_open(cot_scheduler *scheduler, const cot_scheduler_limits *limits, cot_error *error);

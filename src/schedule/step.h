@@ -35,14 +35,24 @@ typedef struct cot_page_map {
     int16_t home, keep;
 } cot_page_map;
 
+/* A copy of the states of a sequence, where layers have some (model/state.h): before the step from a snapshot, which is what the
+ * sequence's span goes on from; or in it, to a snapshot, of what its tokens before `position` leave. Copies of a sequence
+ * follow one another, in the order of spans and positions. */
+typedef struct cot_state_copy {
+    int32_t sequence, snapshot, position;
+    int16_t home;
+    bool from; // the snapshot
+} cot_state_copy;
+
 typedef struct cot_step {
-    int32_t tokens, spans, maps, logits; // totals
-    bool reports;                        // every rank tells rank 0 what it counted
+    int32_t tokens, spans, maps, states, logits; // totals
+    bool reports;                                // every rank tells rank 0 what it counted
     /* Rank 0 gets the experts of every so manieth of its tokens, the first of them routed_first, less than that; 0: of none. */
     int32_t routed_every, routed_first;
     const int32_t *ids; // [tokens], span after span
     const cot_span *span;
     const cot_page_map *map;
+    const cot_state_copy *state;
 } cot_step;
 
 static inline bool cot_step_wants_routing(const cot_step *step, int64_t token)

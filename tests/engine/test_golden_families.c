@@ -127,8 +127,7 @@ static void compare_ids(struct answers *a, const char *name)
     generate(a, engine);
     generate(a, engine);
     cot_engine_get_load(engine, &load);
-    const bool kept = cot_engine_describe(engine)->block_tokens; // no state of a prefix is
-    assert_int_equal(load.hit_tokens, kept ? 16 + 64 : 0);       // all whole blocks of prompts of 24 and 70
+    assert_int_equal(load.hit_tokens, 16 + 64); // all whole blocks of prompts of 24 and 70
     assert_int_equal(load.preemptions, 0);
     cot_engine_close(engine);
     s.kv_tokens = 256, s.step_tokens = 11, s.block_tokens = 0, s.attention = "dp", s.ranks = 1;
@@ -229,32 +228,6 @@ static void cut_contexts_are_told(void **state)
         free(notes);
         cot_checkpoint_close(checkpoint);
     }
-}
-
-/* Where layers have a state no prefixes are kept, which is said to who asks for them. */
-static void states_are_told(void **state)
-{
-    (void)state;
-    static const char *const folders[] = {FAMILIES "qwen3-next", FAMILIES "qwen3-5-moe",
-                                          FAMILIES "sarvam-moe"};
-    for (int i = 0; i < 3; i++)
-        for (int64_t block = 0; block <= 16; block += 16) {
-            const struct setting s = {.block_tokens = block, .kv_tokens = 64, .ranks = 1};
-            cot_engine_options options = options_of(&s);
-            cot_engine *engine;
-            cot_error error;
-            char *notes;
-            if (cot_engine_open(&engine, folders[i], &options, &notes, &error) != COT_OK)
-                fail_msg("%s: %s", folders[i], error.message);
-            assert_int_equal(cot_engine_describe(engine)->block_tokens, i == 2 ? block : 0);
-            const bool told = notes && strstr(notes, "prefixes are not kept: ");
-            assert_true(told == (i < 2 && block));
-            if (told)
-                assert_non_null(
-                    strstr(notes, i ? "2 of 4 layers have a state" : "3 of 4 layers have a state"));
-            free(notes);
-            cot_engine_close(engine);
-        }
 }
 
 /* ---- what is not there ---- */
@@ -374,7 +347,6 @@ int main(void)
         cmocka_unit_test(preempted),
         cmocka_unit_test(sparse_attention_is_not_reached),
         cmocka_unit_test(cut_contexts_are_told),
-        cmocka_unit_test(states_are_told),
         cmocka_unit_test(absent_families_are_named),
         cmocka_unit_test(not_converted),
         cmocka_unit_test_setup_teardown(converted, scratch_open, scratch_close),

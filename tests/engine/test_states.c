@@ -171,9 +171,127 @@ static void preempted(void **state)
     cot_engine_close(engine);
 }
 
+/* ---- snapshots ---- */
+
+enum { TURNS = 3, ANSWER = 21 };
+
+/* A conversation so far, and how likely its last answer's tokens were. */
+struct talk {
+    int32_t ids[320];
+    int64_t tokens;
+    float logprob[ANSWER];
+    int64_t said, cached;
+};
+
+static void take_admission(void *context, uint64_t request, int64_t cached)
+{
+    (void)request;
+    ((struct talk *)context)->cached = cached;
+}
+
+static void take_sampled(void *context, uint64_t request, const cot_sampled *sampled)
+{
+    (void)request;
+    struct talk *talk = context;
+    assert_true(talk->said < ANSWER);
+    talk->logprob[talk->said++] = sampled->logprob;
+    talk->ids[talk->tokens++] = sampled->token;
+}
+
+/* The next turn's answers, which all talks get at once. */
+static void answer(cot_engine *engine, struct talk *talks, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        cot_request request = generating_from(talks[i].ids, talks[i].tokens, ANSWER);
+        request.sampling.ignore_eos = true;
+        request.logprobs = 0;
+        talks[i].said = 0;
+        const cot_events events = {
+            .context = &talks[i], .on_admit = take_admission, .on_sampled = take_sampled};
+        must_submit(engine, &request, COT_HOME_ANY, &events);
+    }
+    must_finish(engine);
+}
+
+static struct talk talk_of(const struct talk *of, int64_t more, uint64_t *seed)
+{
+    struct talk talk = *of;
+    for (int64_t i = 0; i < more; i++) talk.ids[talk.tokens++] = (int32_t)(3 + draw(seed) % (VOCAB - 3));
+    return talk;
+}
+
+/* Turns of conversations, each of which goes on from the last snapshot of the one before, beside others: every answer is what an
+ * engine says that keeps nothing, to the bit, and only what is behind the last whole block is computed. */
+static void turns_go_on(void **state)
+{
+    (void)state;
+    enum { BLOCK = 16, TALKS = 2 };
+    uint64_t seed = test_seed();
+    for (int round = 0; round < 4; round++) {
+        const struct model m = drawn_model(&seed);
+        struct setting s = {.ranks = 1 + round % 2,
+                            .threads = 2,
+                            .attention = round < 2 ? "dp" : "tp",
+                            .precision = draw(&seed) % 2 ? "fp32" : "bf16",
+                            .sequences = 3,
+                            .step_tokens = among(&seed, 3, 90),
+                            .kv_tokens = 1280};
+        cot_engine_options options = options_of(&s);
+        cot_engine *plain = must_open_random(m.config, m.seed, &options);
+        options.memory.block_tokens = BLOCK;
+        cot_engine *keeps = must_open_random(m.config, m.seed, &options);
+        assert_int_equal(cot_engine_describe(keeps)->block_tokens, BLOCK);
+        struct talk talks[TALKS] = {0};
+        for (int turn = 0; turn < TURNS; turn++) {
+            struct talk expected[TALKS];
+            int64_t fed[TALKS];
+            for (int i = 0; i < TALKS; i++) {
+                fed[i] = turn ? talks[i].tokens - 1 : 0;
+                talks[i] = expected[i] = talk_of(&talks[i], among(&seed, 1, turn ? 40 : 90), &seed);
+            }
+            answer(keeps, talks, TALKS);
+            answer(plain, expected, TALKS);
+            for (int i = 0; i < TALKS; i++) {
+                assert_int_equal(expected[i].cached, 0);
+                assert_int_equal(talks[i].cached, fed[i] / BLOCK * BLOCK);
+                if (memcmp(talks[i].logprob, expected[i].logprob, sizeof expected[i].logprob) != 0 ||
+                    memcmp(talks[i].ids, expected[i].ids, sizeof expected[i].ids) != 0)
+                    fail_msg("turn %d: another answer; %d ranks, %s, %s", turn, s.ranks, s.attention,
+                             m.config);
+            }
+        }
+        cot_engine_close(plain);
+        cot_engine_close(keeps);
+    }
+}
+
+/* Memory for states that there is not is told with the numbers. */
+static void too_many_snapshots(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"architectures\": [\"Qwen3_5MoeForCausalLM\"], \"vocab_size\": 67, \"hidden_size\": 48, "
+        "\"num_hidden_layers\": 8, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 16, "
+        "\"num_experts\": 6, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, "
+        "\"shared_expert_intermediate_size\": 20, \"max_position_embeddings\": 320, \"eos_token_id\": 2}";
+    struct setting s = {.ranks = 1, .kv_tokens = 64, .sequences = 2};
+    cot_engine_options options = options_of(&s);
+    options.memory.block_tokens = 16;
+    options.memory.snapshots = 1 << 20;
+    cot_engine *engine;
+    cot_error error;
+    assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
+                     COT_OUT_OF_MEMORY);
+    assert_non_null(strstr(error.message, "states of 2 sequences and 1048576 snapshots, 13.2 MB each"));
+    options.memory.block_tokens = 0; // none is kept
+    assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error), COT_OK);
+    cot_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_and_company), cmocka_unit_test(split_heads),
-                                       cmocka_unit_test(preempted)};
+                                       cmocka_unit_test(preempted), cmocka_unit_test(turns_go_on),
+                                       cmocka_unit_test(too_many_snapshots)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,6 +46,31 @@ class Families(unittest.TestCase):
                 with Server(*options, model=model) as server:
                     self.ask(server, family)
 
+    def test_turns(self):
+        """A second turn computes what is new, and says what a server says that keeps nothing."""
+        for name in "qwen3-next", "qwen3-5-moe", "qwen3-5-moe-text":
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                model = model_of(FAMILIES / name, pathlib.Path(folder))
+                first = tensor(FAMILIES / name / "expected.safetensors", "ids.1")[:70]
+                said = []
+                for caching in ["--block-size", 16], ["--no-enable-prefix-caching"]:
+                    with Server("--precision", "fp32", *caching, model=model) as server:
+                        one = self.say(server, first)
+                        before = server.metric("vllm:prefix_cache_hits_total")
+                        two = self.say(server, first + one + list(range(20, 45)))
+                        found = server.metric("vllm:prefix_cache_hits_total") - before
+                        said.append((one, two))
+                        # of 70 + 24 - 1 that the first turn fed, all whole blocks; what is left was computed
+                        self.assertEqual(found, 80 if "--block-size" in caching else 0)
+                self.assertEqual(said[0], said[1])
+
+    def say(self, server, prompt):
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
+        status, answer = server.post("/v1/completions", body)
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(len(answer["choices"][0]["token_ids"]), 24)
+        return answer["choices"][0]["token_ids"]
+
     def ask(self, server, family):
         answers = family / "expected.safetensors"
         for q in "01":

@@ -1,0 +1,237 @@
+/* Snapshots of states: whatever requests come, are preempted and cancelled, a span goes on from what its own text leaves. A state is
+ * played by a hash of all tokens so far, at each home its own. */
+#include "harness/cmocka.h"
+#include "harness/engine/requests.h"
+#include "harness/seed.h"
+
+#include "schedule/scheduler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROWS = 4,
+    PAGES = 40,
+    MOST_SNAPSHOTS = 12,
+    HOMES = 2,
+    TEXTS = 2,
+    LONGEST = 1500,
+    HISTORIES = 60,
+    STEPS = 150
+};
+
+struct world {
+    cot_scheduler s;
+    uint64_t state[HOMES][ROWS], snapshot[HOMES][MOST_SNAPSHOTS];
+    int32_t text[TEXTS][LONGEST];
+    int64_t resumed, copied;
+    uint64_t seed;
+};
+
+static int64_t among(uint64_t *seed, int64_t least, int64_t most)
+{
+    return least + (int64_t)(draw(seed) % (uint64_t)(most - least + 1));
+}
+
+static uint64_t behind(uint64_t state, const int32_t *ids, int64_t tokens)
+{
+    for (int64_t t = 0; t < tokens; t++) state = (state ^ (uint64_t)(uint32_t)ids[t]) * 0x100000001b3u + 1;
+    return state;
+}
+
+static cot_scheduler_limits limits_of(int64_t step_tokens, int64_t pages, int64_t block, int64_t snapshots,
+                                      int homes)
+{
+    cot_scheduler_limits l = {.sequences = ROWS,
+                              .pages = pages,
+                              .step_tokens = step_tokens,
+                              .step_logits = step_tokens,
+                              .homes = homes,
+                              .block = block,
+                              .snapshots = snapshots,
+                              .max_wait_steps = 8};
+    l.step_maps = cot_scheduler_step_maps(step_tokens, ROWS, pages * COT_KV_PAGE, block);
+    l.step_states = cot_scheduler_step_states(step_tokens, ROWS, snapshots);
+    return l;
+}
+
+/* What a step does to states: those that go on are read, then spans are taken in, then snapshots that the step writes change, at their
+ * homes; each span's state has to be what its text leaves. */
+static void run(struct world *w, const cot_step *step)
+{
+    int32_t at = 0;
+    assert_true(step->states <= w->s.limits.step_states);
+    for (int32_t i = 0; i < step->states; i++) {
+        const cot_state_copy *c = &step->state[i];
+        if (c->from) w->state[c->home][c->sequence] = w->snapshot[c->home][c->snapshot];
+        w->resumed += c->from;
+    }
+    for (int32_t i = 0; i < step->spans; i++) {
+        const cot_span *span = &step->span[i];
+        const cot_request_state *r = w->s.by_row[span->sequence];
+        uint64_t *state = &w->state[span->home][span->sequence];
+        if (!span->position) *state = 0;
+        if (*state != behind(0, r->tokens, span->position))
+            fail_msg("row %d goes on at %d from another text", span->sequence, span->position);
+        int64_t last = span->position;
+        for (; at < step->states && step->state[at].sequence == span->sequence; at++) {
+            const cot_state_copy *c = &step->state[at];
+            assert_int_equal(c->home, span->home);
+            if (c->from) {
+                assert_int_equal(c->position, span->position);
+                continue;
+            }
+            assert_true(c->position > last && c->position <= span->position + span->tokens);
+            assert_int_equal(c->position % w->s.limits.block, 0);
+            last = c->position;
+            w->snapshot[c->home][c->snapshot] = behind(0, r->tokens, last);
+            for (int h = 0; h < HOMES; h++) // it has a place on one rank
+                if (h != c->home) w->snapshot[h][c->snapshot] = 1;
+            w->copied++;
+        }
+        *state = behind(*state, r->tokens + span->position, span->tokens);
+    }
+    assert_int_equal(at, step->states); // in the order of spans
+}
+
+/* Places are kept, will be written by the last plan, or are free: each is one of them. */
+static void count_places(const cot_scheduler *s)
+{
+    const cot_prefix_snapshots *p = &s->prefix.snapshots;
+    int64_t found = 0;
+    for (int32_t i = p->free; i >= 0; i = p->of[i].older) found++;
+    for (int32_t i = p->oldest; i >= 0; i = p->of[i].newer, found++)
+        assert_int_equal(s->prefix.node[p->of[i].node].snapshot, i);
+    for (int32_t i = 0; i < s->state_count; i++) found += !s->states[i].from && s->states[i].snapshot >= 0;
+    for (int64_t i = 0; i < p->count; i++) found += p->of[i].node < 0 && p->of[i].holders;
+    assert_int_equal(found, p->count);
+}
+
+static void submit(struct world *w)
+{
+    cot_request request;
+    int32_t ids[LONGEST];
+    cot_request_init(&request);
+    const int64_t tokens = among(&w->seed, 1, draw(&w->seed) % 4 ? 200 : 1200), own = among(&w->seed, 0, 20);
+    memcpy(ids, w->text[draw(&w->seed) % TEXTS], sizeof ids);
+    for (int64_t t = own < tokens ? tokens - own : 0; t < tokens; t++) ids[t] = (int32_t)(draw(&w->seed) % 3);
+    request.prompt = ids;
+    request.prompt_tokens = tokens;
+    request.all_logits = draw(&w->seed) % 10 == 0;
+    assert_non_null(cot_scheduler_submit(&w->s, &request, tokens + among(&w->seed, 1, 150),
+                                         (int)(draw(&w->seed) % (uint64_t)w->s.limits.homes), 0));
+}
+
+static void step(struct world *w)
+{
+    while (cot_scheduler_admit(&w->s)) {}
+    const cot_step step = cot_scheduler_plan(&w->s);
+    run(w, &step);
+    for (int32_t i = 0; i < step.spans; i++) {
+        cot_request_state *r = w->s.by_row[step.span[i].sequence];
+        if (draw(&w->seed) % 200 == 0) { // before anything of it is kept
+            cot_scheduler_release(&w->s, r);
+            continue;
+        }
+        cot_scheduler_fed(&w->s, r, step.span[i].tokens);
+        if (r->fed < r->known) continue;
+        if (r->known == r->limit || draw(&w->seed) % 100 == 0)
+            cot_scheduler_release(&w->s, r);
+        else
+            r->tokens[r->known] = w->text[0][r->known], r->known++; // answers are alike, too
+    }
+    cot_scheduler_sweep(&w->s);
+    count_places(&w->s);
+}
+
+static void texts_go_on_from_their_own(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    int64_t resumed = 0, copied = 0, preempted = 0, evicted = 0;
+    struct world *w = malloc(sizeof *w);
+    assert_non_null(w);
+    for (int history = 0; history < HISTORIES; history++) {
+        const cot_scheduler_limits limits =
+            limits_of(among(&seed, 1, 3) == 1 ? 1200 : among(&seed, 4, 90), among(&seed, 23, PAGES),
+                      1 << among(&seed, 2, 6), among(&seed, 1, MOST_SNAPSHOTS), (int)among(&seed, 1, HOMES));
+        memset(w, 0, sizeof *w);
+        w->seed = draw(&seed);
+        for (int t = 0; t < TEXTS; t++)
+            for (int i = 0; i < LONGEST; i++) w->text[t][i] = (int32_t)(draw(&seed) % 50);
+        assert_int_equal(cot_scheduler_open(&w->s, &limits, NULL), COT_OK);
+        for (int i = 0; i < STEPS; i++) {
+            if (draw(&w->seed) % 3 == 0 || !(w->s.waiting_count + w->s.active_count)) submit(w);
+            step(w);
+        }
+        resumed += w->resumed;
+        copied += w->copied;
+        preempted += (int64_t)w->s.preemptions;
+        evicted += (int64_t)w->s.prefix.snapshots.evicted;
+        cot_scheduler_close(&w->s);
+    }
+    free(w);
+    if (!resumed || !copied || !preempted || !evicted)
+        fail_msg("%lld resumed, %lld copied, %lld preempted, %lld evicted: drawn are too few",
+                 (long long)resumed, (long long)copied, (long long)preempted, (long long)evicted);
+}
+
+/* ---- one conversation ---- */
+
+/* Feeds a prompt and so many tokens behind it; how many of the prompt were found. */
+static int64_t say(struct world *w, const int32_t *ids, int64_t prompt, int64_t more)
+{
+    cot_request request;
+    cot_request_init(&request);
+    request.prompt = ids;
+    request.prompt_tokens = prompt;
+    const uint64_t hit = w->s.hit_tokens;
+    assert_non_null(cot_scheduler_submit(&w->s, &request, prompt + more, 0, 0));
+    while (w->s.waiting_count + w->s.active_count) {
+        while (cot_scheduler_admit(&w->s)) {}
+        const cot_step step = cot_scheduler_plan(&w->s);
+        run(w, &step);
+        cot_request_state *r = w->s.by_row[step.span[0].sequence];
+        cot_scheduler_fed(&w->s, r, step.span[0].tokens);
+        if (r->fed == r->known && r->known == r->limit)
+            cot_scheduler_release(&w->s, r);
+        else if (r->fed == r->known)
+            r->tokens[r->known] = ids[r->known], r->known++;
+        cot_scheduler_sweep(&w->s);
+    }
+    return (int64_t)(w->s.hit_tokens - hit);
+}
+
+static void turns_compute_what_is_new(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    uint64_t seed = test_seed();
+    const cot_scheduler_limits limits = limits_of(512, PAGES, 16, 6, 1);
+    assert_int_equal(cot_scheduler_open(&w->s, &limits, NULL), COT_OK);
+    int32_t *ids = w->text[0];
+    for (int i = 0; i < LONGEST; i++) ids[i] = (int32_t)(draw(&seed) % 50);
+    assert_int_equal(say(w, ids, 100, 20), 0);
+    assert_int_equal(w->s.prefix.snapshots.kept, 2); // behind 96 and 112 tokens, not 16, 32 ...
+    assert_int_equal(say(w, ids, 100, 20), 96);      // the same again
+    assert_int_equal(w->s.prefix.snapshots.kept, 2);
+    assert_int_equal(say(w, ids, 150, 5), 112); // of 119 that were fed
+    assert_int_equal(say(w, ids, 1300, 1), 144);
+    assert_int_equal(say(w, ids, 1298, 1), 1296); // the prompt's last whole block
+    assert_int_equal(say(w, ids, 1290, 1), 1024); // no snapshot between
+    ids[1100] = -1;
+    assert_int_equal(say(w, ids, 1200, 1), 1024);
+    ids[1020] = -1;
+    assert_int_equal(say(w, ids, 1200, 1), 144);
+    cot_scheduler_close(&w->s);
+    free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(texts_go_on_from_their_own),
+                                       cmocka_unit_test(turns_compute_what_is_new)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
