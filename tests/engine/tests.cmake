@@ -24,7 +24,7 @@ if(NOT COT_SANITIZE)
 endif()
 target_link_options(engine_test_measure PRIVATE -Wl,--wrap=cot_checkpoint_open)
 target_link_options(engine_test_epochs PRIVATE -Wl,--wrap=cot_runner_copy)
-target_link_options(engine_test_moves PRIVATE -Wl,--wrap=cot_runner_copy -Wl,--wrap=cot_engine_group_place)
+target_link_options(engine_test_move_failures PRIVATE -Wl,--wrap=cot_runner_copy -Wl,--wrap=cot_engine_group_place)
 target_link_options(engine_test_failure PRIVATE -Wl,--wrap=cot_runner_stats)
 target_link_options(engine_test_pipeline PRIVATE -Wl,--wrap=cot_runner_stats)
 # A thousand moves of each kind, and the requests beside them: minutes.
