@@ -4,6 +4,10 @@
 #include <string.h>
 
 static const float sure = 0.98f; // at most, of what is a guess
+/* Where none of those looked at adds more experts than this, in all layers together, the next are taken as they come: one, and as long as
+ * that stays so twice as many each time, up to the most. */
+static const double little = 0.125;
+static const int64_t most_unseen = 64;
 
 void cot_overlap_clear(float *missing, int64_t cells)
 {
@@ -69,14 +73,16 @@ void cot_overlap_order(int32_t *order, const cot_overlap_sequence *sequences, in
     }
 }
 
-/* Which of the `count` first ones adds least; none behind one of which nothing is known. */
-static int64_t least_added(const int32_t *order, const cot_overlap_sequence *sequences, int64_t count,
-                           const float *missing, int64_t cells)
+/* Which of the `count` first ones adds least, and what any of them adds at most; none behind one of which nothing is known. */
+static int64_t least_added(double *most, const int32_t *order, const cot_overlap_sequence *sequences,
+                           int64_t count, const float *missing, int64_t cells)
 {
     int64_t found = 0;
     double least = 0;
+    *most = 0;
     for (int64_t i = 0; i < count && sequences[order[i]].share; i++) {
         const double added = cot_overlap_added(missing, sequences[order[i]].share, cells);
+        if (added > *most) *most = added;
         if (i && added >= least) continue;
         found = i;
         least = added;
@@ -91,14 +97,25 @@ void cot_overlap_choose(int32_t *order, const cot_overlap_sequence *sequences, i
     const int64_t affordable = COT_OVERLAP_WORK / (batch * cells),
                   window = affordable > COT_OVERLAP_LOOKED_AT ? affordable : COT_OVERLAP_LOOKED_AT;
     cot_overlap_clear(missing, cells);
-    for (int64_t n = 0; n < batch; n++, order++, count--) {
+    for (int64_t n = 0, unseen = 0, pause = 1; n < batch; n++, order++, count--) {
         int64_t next = 0;
-        if (n && sequences[*order].waited < max_wait)
-            next = least_added(order, sequences, count < window ? count : window, missing, cells);
+        double most;
+        if (unseen > 0)
+            unseen--;
+        else if (n && sequences[*order].waited < max_wait) {
+            next = least_added(&most, order, sequences, count < window ? count : window, missing, cells);
+            unseen = most < little ? pause : 0;
+            pause = !unseen ? 1 : pause < most_unseen ? 2 * pause : pause;
+        }
         const int32_t taken = order[next];
         memmove(order + 1, order, (size_t)next * sizeof *order);
         *order = taken;
-        if (sequences[taken].share) cot_overlap_take(missing, sequences[taken].share, cells);
+        if (sequences[taken].share)
+            cot_overlap_take(missing, sequences[taken].share, cells);
+        else { // nobody behind it was looked at
+            unseen = 0;
+            pause = 1;
+        }
     }
 }
 

@@ -39,7 +39,7 @@ void cot_overlap_order(int32_t *order, const cot_overlap_sequence *sequences, in
  * taken: first those that waited `max_wait` steps or more, the longest first, at any rate the one that waited longest; then one
  * after the other the one that adds least, those that waited longer first among equals. Of what is left those are looked at that
  * waited longest, COT_OVERLAP_LOOKED_AT or as many more as COT_OVERLAP_WORK allows, up to one of which nothing is known: nobody
- * passes that. What a sequence costs besides, its own keys and values above all, is the same in whichever step, and chooses nobody.
+ * passes that; and none where nearly all experts are called by those that were taken. What a sequence costs besides, its own keys and values above all, is the same in whichever step, and chooses nobody.
  * Nobody waits longer than
  *
  *     max_wait + ceil(count / batch) - 1 steps:
