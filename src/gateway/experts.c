@@ -63,8 +63,8 @@ cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *docum
         return COT_OK;
     }
     if (!g->cells && !begin(g, (size_t)cells, hash))
-        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for signatures of %" JSON_INTEGER_FORMAT " experts",
-                        cells);
+        return cot_fail(error, COT_OUT_OF_MEMORY,
+                        "out of memory for signatures of %" JSON_INTEGER_FORMAT " experts", cells);
     if ((size_t)cells != g->cells || strcmp(hash, g->model_hash) != 0) {
         cot_access_tell(&g->access, COT_LOG_WARNING,
                         "worker '%s': its signatures are of another model than the others': they are ignored",

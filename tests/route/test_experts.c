@@ -106,6 +106,29 @@ static void means_keep_the_largest(void **state)
     }
 }
 
+/* Each of the first texts counts alike; later ones, as one of the last 65. */
+static void means_are_of_the_texts(void **state)
+{
+    (void)state;
+    const uint64_t key = 7;
+    const cot_route_calls often = {1, {1}, {0.8f}}, never = {1, {2}, {0.4f}};
+    cot_route_signatures *s = cot_route_signatures_open(3, CELLS);
+    cot_route_signatures_put(s, &key, 1, &often);
+    for (int text = 2; text <= 64; text++) {
+        cot_route_signatures_put(s, &key, 1, &never);
+        const cot_route_calls *mean = cot_route_signatures_find(s, &key, 1);
+        assert_float_equal(mean->share[0], 0.8f / (float)text, 1e-5);
+        assert_float_equal(mean->share[1], 0.4f * (float)(text - 1) / (float)text, 1e-5);
+    }
+    float share = 0.8f / 64;
+    for (int text = 0; text < 100; text++) {
+        cot_route_signatures_put(s, &key, 1, &never);
+        share *= 64.0f / 65;
+        assert_float_equal(cot_route_signatures_find(s, &key, 1)->share[0], share, 1e-5);
+    }
+    cot_route_signatures_close(s);
+}
+
 static void the_deepest_block_counts(void **state)
 {
     (void)state;
@@ -444,11 +467,17 @@ static void exchanges_join_what_is_alike(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signatures_are_read),      cmocka_unit_test(means_keep_the_largest),
-        cmocka_unit_test(the_deepest_block_counts), cmocka_unit_test(the_newest_stay),
-        cmocka_unit_test(unions_are_products),      cmocka_unit_test(experts_decide),
-        cmocka_unit_test(ranks_share_a_union),      cmocka_unit_test(scales_and_the_best),
-        cmocka_unit_test(experts_costs_are_learnt), cmocka_unit_test(exchanges_join_what_is_alike),
+        cmocka_unit_test(signatures_are_read),
+        cmocka_unit_test(means_keep_the_largest),
+        cmocka_unit_test(the_deepest_block_counts),
+        cmocka_unit_test(means_are_of_the_texts),
+        cmocka_unit_test(the_newest_stay),
+        cmocka_unit_test(unions_are_products),
+        cmocka_unit_test(experts_decide),
+        cmocka_unit_test(ranks_share_a_union),
+        cmocka_unit_test(scales_and_the_best),
+        cmocka_unit_test(experts_costs_are_learnt),
+        cmocka_unit_test(exchanges_join_what_is_alike),
         cmocka_unit_test(paths_lead_to_beginnings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
