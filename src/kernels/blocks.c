@@ -73,10 +73,14 @@ static void decode_mxfp4(float *out, const uint8_t *b)
 
 static void decode_nvfp4(float *out, const uint8_t *b)
 {
+    static const float elements[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.f, -.5f, -1, -1.5f, -2, -3, -4, -6};
     for (int g = 0; g < 4; g++) {
         const float d = cot_f8_e4m3_to_f32(b[g]);
-        for (int i = 0; i < 16; i++)
-            out[16 * g + i] = d * cot_f4_e2m1_to_f32(b[4 + 8 * g + i % 8] >> i / 8 * 4 & 15);
+        const uint8_t *codes = b + 4 + 8 * g;
+        for (int i = 0; i < 8; i++) {
+            out[16 * g + i] = d * elements[codes[i] & 15];
+            out[16 * g + 8 + i] = d * elements[codes[i] >> 4];
+        }
     }
 }
 
