@@ -246,6 +246,31 @@ static void test_kernels(void **state)
     if (!line || !strstr(line, "  busy\n")) fail_msg("%s", c.out);
 }
 
+/* Forms that are measured where they are named. */
+static void test_named_forms(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *weights;
+        size_t arithmetics;
+        int bytes; // as above
+    } forms[] = {{"q8_0", 3, 19584}, {"q4_0", 3, 10368}, {"nvfp4", 2, 12544}, {"q4_k", 2, 36864}};
+    set_roofs(1e12, 1e12, 4e12, 4e12);
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+        const double bytes = forms[f].bytes + 64;
+        RUN("bench", "kernels", "--shape", "64,96,2,1", "--rows", "2", "--mib", "1", "--json", "--weights",
+            (char *)(uintptr_t)forms[f].weights);
+        json_t *rows = json_loads(c.out, 0, NULL);
+        assert_int_equal(json_array_size(rows), forms[f].arithmetics);
+        for (size_t i = 0; i < forms[f].arithmetics; i++) {
+            const json_t *row = json_array_get(rows, i);
+            assert_string_equal(json_string_value(json_object_get(row, "weights")), forms[f].weights);
+            assert_true(number(row, "weight_bytes") == bytes * ceil((1 << 20) / bytes));
+        }
+        json_decref(rows);
+    }
+}
+
 static void test_kernels_refusals(void **state)
 {
     (void)state;
@@ -257,8 +282,7 @@ static void test_kernels_refusals(void **state)
         {2, "--shape", "nosuch", "coterie: unknown shape 'nosuch'"},
         {2, "--weights", "q4",
          "coterie: --weights takes each, bf16, fp32, int8, fp8, int4, mxfp4, q4_1, q5_0, q5_1, iq4_nl, q2_k, "
-         "q4_k, q5_k "
-         "or q6_k, not 'q4'\n"},
+         "q4_k, q5_k, q6_k, nvfp4, q8_0 or q4_0, not 'q4'\n"},
         {2, "--precision", "fp16", "coterie: --precision takes each, bf16, fp32 or int8, not 'fp16'\n"},
         {1, "--isa", "x", "coterie: no instruction set 'x' here"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -292,10 +316,10 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubts),           cmocka_unit_test(test_model),
-        cmocka_unit_test(test_model_buffer),     cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_lost_rank),        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_kernels_refusals),
+        cmocka_unit_test(test_doubts),       cmocka_unit_test(test_model),
+        cmocka_unit_test(test_model_buffer), cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_lost_rank),    cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_named_forms),  cmocka_unit_test(test_kernels_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,8 +26,9 @@ struct report {
     cli_progress progress;
 };
 
-static const char *const forms[] = {"each", "bf16", "fp32",   "int8", "fp8",  "int4", "mxfp4", "q4_1",
-                                    "q5_0", "q5_1", "iq4_nl", "q2_k", "q4_k", "q5_k", "q6_k",  NULL};
+static const char *const forms[] = {"each", "bf16",  "fp32", "int8",   "fp8",  "int4", "mxfp4",
+                                    "q4_1", "q5_0",  "q5_1", "iq4_nl", "q2_k", "q4_k", "q5_k",
+                                    "q6_k", "nvfp4", "q8_0", "q4_0",   NULL};
 static const char *const precisions[] = {"each", "bf16", "fp32", "int8", NULL};
 
 /* The roof of the row's arithmetic, in operations a second. */
@@ -149,8 +150,8 @@ static const cli_option options[] = {
     {"shape", 0, CLI_OPTION_TEXT, "LIST", "olmoe",
      "names (as of bench moe), or H,I,E,K, of which H and I count", AT(shape)},
     {"weights", 0, CLI_OPTION_CHOICE, "TYPE", "each",
-     "what weights are kept as; blocks of GGUF (q4_1 and on) only where they are named", AT(weights),
-     .choices = forms},
+     "what weights are kept as; GGUF's own forms and nvfp4 (q4_1 and on) only where they are named",
+     AT(weights), .choices = forms},
     {"precision", 0, CLI_OPTION_CHOICE, "TYPE", "each",
      "arithmetic; int8: rows are rounded to whole numbers; each: all that multiply the weights",
      AT(precision), .choices = precisions},

@@ -19,6 +19,18 @@ static const struct {
     bool rounded;
 } arithmetics[ARITHMETICS] = {{"fp32", COT_F32, false}, {"bf16", COT_BF16, false}, {"int8", COT_BF16, true}};
 
+/* What weights are kept as: each kind of the table of formats, and as GGUF's files have two of them, in groups of 32. */
+static struct form {
+    const char *name;
+    cot_format format;
+} form_at(int i)
+{
+    const struct form more[] = {{"q8_0", cot_format_with(COT_FORMAT_INT8, COT_BLOCKS_GROUP, COT_F16, false)},
+                                {"q4_0", cot_format_with(COT_FORMAT_INT4, COT_BLOCKS_GROUP, COT_F16, false)}};
+    return i < COT_FORMATS ? (struct form){cot_formats[i].name, (cot_format)i} : more[i - COT_FORMATS];
+}
+enum { FORMS = COT_FORMATS + 2 };
+
 /* What is measured, and what of it is in hand. */
 struct bench {
     const cot_bench_kernels_options *options;
@@ -27,6 +39,7 @@ struct bench {
     int64_t bytes; // at least, of weights
     size_t done, total;
     /* Of the form in hand: */
+    const char *form;
     cot_ffn_shape shape;
     int64_t experts;
     uint8_t *weights;
@@ -71,7 +84,7 @@ static void fill_numbers(void *out, cot_dtype type, int64_t n)
 static void fill_scales(uint8_t *scales, cot_dtype type, size_t bytes)
 {
     const float small = 1.0f / 128;
-    const uint16_t half = cot_f32_to_bf16(small);
+    const uint16_t half = type == COT_F16 ? cot_f32_to_f16(small) : cot_f32_to_bf16(small);
     const size_t each = cot_dtype_bytes(type);
     for (size_t i = 0; i < bytes; i += each)
         if (type == COT_F8_E8M0)
@@ -80,15 +93,16 @@ static void fill_scales(uint8_t *scales, cot_dtype type, size_t bytes)
             memcpy(scales + i, type == COT_F32 ? (const void *)&small : &half, each);
 }
 
-/* Any blocks but those that are no numbers, which become zero. */
-static void fill_blocks(uint8_t *weights, const cot_ffn_shape *shape, size_t bytes, uint64_t seed)
+/* Of a panel of k rows any blocks but those that are no numbers, which become zero. */
+static void fill_blocks(uint8_t *panel, cot_format format, int64_t k)
 {
-    const cot_tensor_blocks kind = cot_format_blocks(shape->up);
-    const size_t each = (size_t)cot_tensor_block_bytes(kind);
-    fill(weights, bytes, seed);
-    for (size_t at = 0; at + each <= bytes; at += each)
-        if (!cot_blocks_are_finite(weights + at, kind, cot_tensor_block_elements(kind)))
-            memset(weights + at, 0, each);
+    const cot_tensor_blocks kind = cot_format_blocks(format);
+    const size_t each = (size_t)cot_tensor_block_bytes(kind),
+                 scales = (size_t)cot_format_block_scales(format);
+    fill_scales(panel, COT_F32, scales);
+    for (size_t at = scales; at < (size_t)cot_panel_bytes(format, k); at += each)
+        if (!cot_blocks_are_finite(panel + at, kind, cot_tensor_block_elements(kind)))
+            memset(panel + at, 0, each);
 }
 
 /* A network as it is packed: any codes, and scales that keep numbers small. */
@@ -97,12 +111,8 @@ static void fill_network(uint8_t *weights, const cot_ffn_shape *shape, const cot
 {
     const cot_dtype scale = cot_format_scale(shape->up);
     *(cot_ffn_header *)(void *)weights = (cot_ffn_header){shape->gate, shape->up, shape->down};
-    if (cot_format_blocks(shape->up)) {
-        fill_blocks(weights + at->gate, shape, at->bytes - at->gate, seed);
-        return;
-    }
     weights += at->gate;
-    if (scale == COT_DTYPE_COUNT) {
+    if (scale == COT_DTYPE_COUNT && !cot_format_blocks(shape->up)) {
         fill_numbers(weights, shape->type, (int64_t)((at->bytes - at->gate) / cot_dtype_bytes(shape->type)));
         return;
     }
@@ -114,8 +124,12 @@ static void fill_network(uint8_t *weights, const cot_ffn_shape *shape, const cot
         const int64_t k = p < 2 ? shape->hidden : shape->intermediate;
         const cot_panel_blocks blocks = cot_panel_blocks_of(shape->up, k);
         for (size_t panel = parts[p]; panel < parts[p + 1]; panel += (size_t)cot_panel_bytes(shape->up, k))
-            for (int64_t g = 0; g < cot_format_groups(shape->up, k); g++)
-                fill_scales(weights + panel + cot_scales_at(&blocks, g), scale, (size_t)blocks.scale_bytes);
+            if (cot_format_blocks(shape->up))
+                fill_blocks(weights + panel, shape->up, k);
+            else
+                for (int64_t g = 0; g < cot_format_groups(shape->up, k); g++)
+                    fill_scales(weights + panel + cot_scales_at(&blocks, g), scale,
+                                (size_t)blocks.scale_bytes);
     }
 }
 
@@ -137,7 +151,7 @@ static void measure(cot_bench_kernels_row *row, struct bench *b, int64_t rows)
     }
     const double median_ns = cot_bench_median(ns, RUNS);
     *row = (cot_bench_kernels_row){
-        .weights = cot_formats[b->shape.up].name,
+        .weights = b->form,
         .isa = b->kernels->name,
         .rows = rows,
         .experts = experts,
@@ -186,9 +200,11 @@ static void close_form(struct bench *b)
 }
 
 /* Draws experts and rows. To be closed whatever comes of it. */
-static cot_status open_form(struct bench *b, cot_format format, int arithmetic, cot_error *error)
+static cot_status open_form(struct bench *b, struct form form, int arithmetic, cot_error *error)
 {
     const cot_bench_kernels_options *o = b->options;
+    const cot_format format = form.format;
+    b->form = form.name;
     b->shape = (cot_ffn_shape){.type = arithmetics[arithmetic].type,
                                .rounded = arithmetics[arithmetic].rounded,
                                .gate = format,
@@ -229,12 +245,12 @@ struct listener {
 };
 
 /* All numbers of rows of one form and arithmetic. `roof`: that before, then that after. */
-static cot_status measure_form(struct bench *b, cot_roof *roof, cot_format format, int arithmetic,
+static cot_status measure_form(struct bench *b, cot_roof *roof, struct form form, int arithmetic,
                                const struct listener *l, cot_error *error)
 {
     const size_t n = b->options->n_rows;
     cot_bench_kernels_row *rows = malloc(n * sizeof *rows);
-    cot_status status = open_form(b, format, arithmetic, error);
+    cot_status status = open_form(b, form, arithmetic, error);
     if (status == COT_OK && !rows) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     for (size_t i = 0; i < n && status == COT_OK; i++) {
         measure(&rows[i], b, b->options->rows[i]);
@@ -252,9 +268,13 @@ static cot_status measure_form(struct bench *b, cot_roof *roof, cot_format forma
     return status;
 }
 
-static bool is_wanted(const cot_bench_kernels_options *o, cot_format format, int arithmetic)
+/* GGUF's own forms are measured where they are named. */
+static bool is_wanted(const cot_bench_kernels_options *o, int i, int arithmetic)
 {
-    return (o->weights ? !strcmp(o->weights, cot_formats[format].name) : !cot_format_blocks(format)) &&
+    const struct form form = form_at(i);
+    const cot_format format = form.format;
+    const bool own = i < COT_FORMATS && !cot_format_blocks(format);
+    return (o->weights ? !strcmp(o->weights, form.name) : own) &&
            (!o->precision || !strcmp(o->precision, arithmetics[arithmetic].name)) &&
            cot_format_multiplies(format, arithmetics[arithmetic].type, arithmetics[arithmetic].rounded);
 }
@@ -262,7 +282,7 @@ static bool is_wanted(const cot_bench_kernels_options *o, cot_format format, int
 static cot_status check(const cot_bench_kernels_options *o, cot_error *error)
 {
     int known = 0, formats = 0;
-    for (int f = 0; f < COT_FORMATS; f++) formats += o->weights && !strcmp(o->weights, cot_formats[f].name);
+    for (int f = 0; f < FORMS; f++) formats += o->weights && !strcmp(o->weights, form_at(f).name);
     if (o->size != sizeof *o)
         return cot_fail(error, COT_INVALID_ARGUMENT, "options of %zu bytes, expected %zu", o->size,
                         sizeof *o);
@@ -273,7 +293,7 @@ static cot_status check(const cot_bench_kernels_options *o, cot_error *error)
     if (o->weights && !formats)
         return cot_fail(
             error, COT_INVALID_ARGUMENT,
-            "unknown weights '%.40s' (fp32, bf16, int8, fp8, int4, mxfp4 or GGUF's blocks, as q4_k)",
+            "unknown weights '%.40s' (fp32, bf16, int8, fp8, int4, mxfp4, nvfp4 or GGUF's blocks, as q4_k)",
             o->weights);
     if (o->hidden < 1 || o->hidden > MOST_WIDTH || o->intermediate < 1 || o->intermediate > MOST_WIDTH)
         return cot_fail(error, COT_INVALID_ARGUMENT, "experts of %lld by %lld, expected 1 to %d each",
@@ -304,8 +324,8 @@ cot_status cot_bench_kernels(const cot_bench_kernels_options *o,
     cot_status status = check(o, error);
     if (status != COT_OK) return status;
     b.bytes = o->weight_bytes ? o->weight_bytes : caches < least ? least : caches < most ? caches : most;
-    for (int f = 0; f < COT_FORMATS; f++)
-        for (int a = 0; a < ARITHMETICS; a++) b.total += is_wanted(o, (cot_format)f, a) ? o->n_rows : 0;
+    for (int f = 0; f < FORMS; f++)
+        for (int a = 0; a < ARITHMETICS; a++) b.total += is_wanted(o, f, a) ? o->n_rows : 0;
     if (!b.total)
         return cot_fail(error, COT_INVALID_ARGUMENT, "weights in %s are not multiplied in precision %s",
                         o->weights, o->precision);
@@ -313,10 +333,9 @@ cot_status cot_bench_kernels(const cot_bench_kernels_options *o,
     if (status == COT_OK) status = cot_pool_open(&b.pool, o->threads - 1, error);
     if (status == COT_OK && progress) progress(context, 0, b.total);
     if (status == COT_OK) status = roof_now(&roof, &b, error);
-    for (int f = 0; f < COT_FORMATS; f++)
+    for (int f = 0; f < FORMS; f++)
         for (int a = 0; a < ARITHMETICS && status == COT_OK; a++)
-            if (is_wanted(o, (cot_format)f, a))
-                status = measure_form(&b, &roof, (cot_format)f, a, &listener, error);
+            if (is_wanted(o, f, a)) status = measure_form(&b, &roof, form_at(f), a, &listener, error);
     cot_pool_close(b.pool);
     return status;
 }
