@@ -221,7 +221,8 @@ static struct talk talk_of(const struct talk *of, int64_t more, uint64_t *seed)
 }
 
 /* Turns of conversations, each of which goes on from the last snapshot of the one before, beside others: every answer is what an
- * engine says that keeps nothing, to the bit, and only what is behind the last whole block is computed. */
+ * engine says that keeps nothing, to the bit, and only what is behind the last whole block is computed. Where heads are split bf16 is
+ * left out: a row's home rounds what comes from the other rank alone, and where its home is the company says. */
 static void turns_go_on(void **state)
 {
     (void)state;
@@ -232,7 +233,7 @@ static void turns_go_on(void **state)
         struct setting s = {.ranks = 1 + round % 2,
                             .threads = 2,
                             .attention = round < 2 ? "dp" : "tp",
-                            .precision = draw(&seed) % 2 ? "fp32" : "bf16",
+                            .precision = round < 3 && draw(&seed) % 2 ? "bf16" : "fp32",
                             .sequences = 3,
                             .step_tokens = among(&seed, 3, 90),
                             .kv_tokens = 1280};
