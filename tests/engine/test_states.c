@@ -242,7 +242,7 @@ static void turns_go_on(void **state)
         options.memory.block_tokens = BLOCK;
         cot_engine *keeps = must_open_random(m.config, m.seed, &options);
         assert_int_equal(cot_engine_describe(keeps)->block_tokens, BLOCK);
-        struct talk talks[TALKS] = {0};
+        struct talk talks[TALKS] = {0}, again[TALKS];
         for (int turn = 0; turn < TURNS; turn++) {
             struct talk expected[TALKS];
             int64_t fed[TALKS];
@@ -250,8 +250,15 @@ static void turns_go_on(void **state)
                 fed[i] = turn ? talks[i].tokens - 1 : 0;
                 talks[i] = expected[i] = talk_of(&talks[i], among(&seed, 1, turn ? 40 : 90), &seed);
             }
+            memcpy(again, talks, sizeof again);
             answer(keeps, talks, TALKS);
             answer(plain, expected, TALKS);
+            if (!turn) answer(keeps, again, TALKS); // the same prompts, from within what was one span
+            for (int i = 0; !turn && i < TALKS; i++) {
+                assert_int_equal(again[i].cached, (again[i].tokens - ANSWER - 1) / BLOCK * BLOCK);
+                if (memcmp(again[i].logprob, expected[i].logprob, sizeof expected[i].logprob) != 0)
+                    fail_msg("again: another answer; %d ranks, %s, %s", s.ranks, s.attention, m.config);
+            }
             for (int i = 0; i < TALKS; i++) {
                 assert_int_equal(expected[i].cached, 0);
                 assert_int_equal(talks[i].cached, fed[i] / BLOCK * BLOCK);
