@@ -125,12 +125,14 @@ static cot_status open_limited(cot_limited *w, const cot_problem *p, double limi
     w->scratch = malloc(2 * wide * sizeof *w->scratch);
     w->held = malloc(2 * S * sizeof *w->held);
     w->rank = malloc(L * E * sizeof *w->rank);
-    if (status == COT_OK &&
-        !(w->most && w->beta && w->charged && w->sum && w->order && w->scratch && w->held && w->rank))
+    w->turn = malloc(L * sizeof *w->turn);
+    if (status == COT_OK && !(w->most && w->beta && w->charged && w->sum && w->order && w->scratch &&
+                              w->held && w->rank && w->turn))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement with a load limit");
     if (status != COT_OK) return status;
     w->used = w->held + S;
     for (size_t l = 0; l < L; l++) {
+        w->turn[l] = (int32_t)l;
         for (size_t e = 0; e < E; e++) w->most[l] += p->load[l * E + e];
         w->most[l] *= limit / (double)S * (1 + rounding);
     }
@@ -147,6 +149,7 @@ static void close_limited(cot_limited *w)
     free(w->scratch);
     free(w->held);
     free(w->rank);
+    free(w->turn);
     cot_assignment_close(&w->trial);
 }
 
@@ -219,13 +222,33 @@ static cot_status pack_few(cot_limited *w, best *b, cot_error *error)
     return status;
 }
 
+/* Packs the layer that was beyond the limit before the others, again and again: it found too little room on the ranks that it needs. */
+static cot_status pack_worst_first(cot_limited *w, best *b, int32_t worst, cot_error *error)
+{
+    enum { TRIES = 8 };
+    cot_status status = COT_OK;
+    for (int i = 0; status == COT_OK && i < TRIES && b->peak > 1 && w->turn[0] != worst; i++) {
+        double peak;
+        bool proven;
+        int32_t at = 0;
+        while (w->turn[at] != worst) at++;
+        memmove(w->turn + 1, w->turn, (size_t)at * sizeof *w->turn);
+        w->turn[0] = worst;
+        status = cot_limited_pack(w, true, &peak, &worst, &proven, error);
+        if (status == COT_OK && peak < b->peak) b->peak = peak, b->layer = worst;
+    }
+    return status;
+}
+
 /* The most even placement, whatever the limit: found greedily, or by a search where the limit asks for it. */
 static cot_status pack(cot_limited *w, best *b, cot_error *error)
 {
     cot_status status = cot_limited_pack(w, false, &b->peak, &b->layer, &b->proven, error);
     if (status == COT_OK && b->peak > 1)
         status = cot_limited_pack(w, true, &b->peak, &b->layer, &b->proven, error);
+    const int32_t worst = b->layer;
     if (status == COT_OK && b->peak > 1 && !b->proven) status = pack_few(w, b, error);
+    if (status == COT_OK && b->peak > 1 && !b->proven) status = pack_worst_first(w, b, worst, error);
     if (status != COT_OK || b->peak > 1) return status;
     cot_limited_draw_near(w);
     keep(w, b);

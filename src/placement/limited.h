@@ -15,6 +15,8 @@ typedef struct cot_limited {
     int32_t *held; // [S] experts of the layer at hand
     int32_t *used; // [S] experts of all layers
     int32_t *rank; // [L][E] a placement in the making
+    int32_t *
+        turn; // [L] layers in the order in which they are packed: earlier ones have more ranks' room to choose from
     cot_assignment trial;
 } cot_limited;
 

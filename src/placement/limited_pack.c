@@ -339,17 +339,18 @@ cot_status cot_limited_pack(cot_limited *w, bool search, double *peak, int32_t *
         w->used[s] = 0;
         *proven &= p->c_exp[s] >= (int64_t)p->L * p->c_layer[s];
     }
-    for (int32_t l = 0; l < p->L; l++) {
+    for (int32_t i = 0; i < p->L; i++) {
+        const int32_t l = w->turn[i], after = p->L - 1 - i;
         int32_t *rank = w->rank + (size_t)l * (size_t)p->E;
-        begin(&y, w, l, p->L - 1 - l);
+        begin(&y, w, l, after);
         spread(&y);
         even_out(&y);
         double here = y.sum[fullest(&y)];
         if (search) {
-            *proven &= search_peak(&y, w, l, p->L - 1 - l);
+            *proven &= search_peak(&y, w, l, after);
             here = y.value;
         }
-        even_seats(&y, w, p->L - 1 - l);
+        even_seats(&y, w, after);
         memcpy(rank, y.rank, (size_t)p->E * sizeof *rank);
         for (int32_t e = 0; e < p->E; e++) w->used[rank[e]]++;
         if (here > w->most[l] * *peak) {
