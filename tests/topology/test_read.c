@@ -149,6 +149,9 @@ static void test_ibnetdiscover(void **state)
     refuse("switchguid=0x1\n[1]\t\"H-9\"[1](9)\n", "h,0,a\n", "no port of a switch");
     refuse("Switch\t1 \"S-1\"\t# \"x\"\nSwitch\t1 \"S-1\"\t# \"x\"\nswitchguid=0x1\n", "h,0,a\n",
            "listed twice");
+    refuse("Switch\t1 \"S-1\"\t# \"x\"\nSwitch\t1 \"S-2\"\t# \"x\"\nSwitch\t1 \"S-2\"\t# \"x\"\n"
+           "switchguid=0x1\n",
+           "h,0,a\n", "node 'S-2' is listed twice");
 }
 
 /* `text` with every `old` replaced by `new`, of the same length. */
@@ -481,6 +484,8 @@ static void test_nccl_given_links(void **state)
     refuse("\t\033[4mGPU0\tGPU1\tGPU2\tGPU NUMA ID\033[0m\nGPU0\tX\tNV1\tNV1\t0\nGPU1\tNV1\tX\tNV1\t0\n",
            NULL, "has columns of 3 GPUs, but rows of 2: it seems to be cut off");
     refuse("GPU0 GPU1\nGPU0 X NV1\n", NULL, "has columns of 2 GPUs, but rows of 1");
+    refuse("GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7 GPU8 GPU9 GPU10\nGPU0 X 1 1 1 1 1 1 1 1 1 1\n", NULL,
+           "has columns of 11 GPUs, but rows of 1");
     refuse("GPU0 X X\nGPU1 NV1 X\n", NULL, "'X' between GPU0 and GPU1");
     refuse("GPU0 X NV1\nGPU1 NV1\n", NULL, "'' between GPU1 and GPU1 is no link");
     refuse("    GPU0    GPU1\n", NULL, "is no topology");
