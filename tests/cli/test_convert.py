@@ -186,6 +186,8 @@ class Convert(unittest.TestCase):
                 done = subprocess.run([PROGRAM, "convert", folder, "-o", out, f"--weights={weights}", *more], capture_output=True,
                                       text=True)
                 self.assertEqual(done.returncode, 0, done.stderr)
+                sizes = [file.stat().st_size for file in out.iterdir()]
+                self.assertEqual(done.stderr.splitlines()[-1], f"coterie: wrote {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB, to '{out}'")
                 told = json.loads((out / "config.json").read_text())["quantization_config"]
                 file, _ = tensors(out / "model.safetensors")
                 shutil.rmtree(out)

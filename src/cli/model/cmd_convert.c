@@ -5,9 +5,12 @@
 
 #include "coterie/model.h"
 
+#include <dirent.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 struct convert_settings {
     const char *model, *output;
@@ -44,6 +47,22 @@ static void listen(void)
     }
 }
 
+static void tell_written(const char *folder)
+{
+    DIR *list = opendir(folder);
+    int64_t bytes = 0, files = 0;
+    for (const struct dirent *entry; list && (entry = readdir(list));) {
+        char path[PATH_MAX];
+        struct stat file;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (stat(path, &file) || !S_ISREG(file.st_mode)) continue;
+        bytes += file.st_size;
+        files++;
+    }
+    if (list) closedir(list);
+    cli_complain("wrote %lld files, %.1f MB, to '%s'", (long long)files, (double)bytes / 1e6, folder);
+}
+
 static int convert(const void *settings)
 {
     const struct convert_settings *s = settings;
@@ -73,6 +92,7 @@ static int convert(const void *settings)
     if (status != COT_OK) return cli_complain_of(&error);
     cli_tell_notes(notes);
     free(notes);
+    tell_written(s->output);
     return CLI_EXIT_OK;
 }
 
