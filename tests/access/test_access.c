@@ -10,7 +10,7 @@
 
 /* What the wrapped functions below say of the exchange that they are given. */
 typedef struct head {
-    const char *method, *path, *host, *authorization, *origin;
+    const char *method, *path, *host, *authorization, *origin, *api_key;
 } head;
 
 const char *__wrap_cot_http_method(const cot_http_exchange *exchange);
@@ -38,6 +38,7 @@ const char *__wrap_cot_http_header(const cot_http_exchange *exchange, const char
     const head *h = (const head *)exchange;
     if (strcmp(name, "Authorization") == 0) return h->authorization;
     if (strcmp(name, "Origin") == 0) return h->origin;
+    if (strcmp(name, "X-Api-Key") == 0) return h->api_key;
     fail_msg("asks for '%s'", name);
     return NULL;
 }
@@ -85,8 +86,16 @@ static void test_keys(void **state)
                 {"Bearer abc,x", false},
                 {"Bearerabc", false}};
     const cot_access_options o = {.host = "0.0.0.0", .api_keys = keys};
+    static const struct {
+        const char *sent;
+        bool good;
+    } bare[] = {{"abc", true}, {"x", true}, {"Bearer abc", false}, {"ab", false}, {"", false}};
+    for (size_t i = 0; i < sizeof bare / sizeof *bare; i++) {
+        head h = {.method = "GET", .path = "/v1/models", .host = "anything", .api_key = bare[i].sent};
+        if (checked(&o, &h) != (bare[i].good ? 0 : 401)) fail_msg("X-Api-Key '%s'", bare[i].sent);
+    }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        head h = {"GET", "/v1/models", "anything", rows[i].sent, NULL};
+        head h = {.method = "GET", .path = "/v1/models", .host = "anything", .authorization = rows[i].sent};
         if (checked(&o, &h) != (rows[i].good ? 0 : 401)) fail_msg("'%s'", rows[i].sent);
         h.path = "/health"; // for all
         assert_int_equal(checked(&o, &h), 0);
@@ -106,7 +115,10 @@ static void test_keys(void **state)
     static const char *const origins[] = {"http://ok", NULL};
     const cot_access_options with_origins = {.host = "0.0.0.0", .api_keys = keys, .allowed_origins = origins};
     for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
-        const head h = {without[i].method, without[i].path, "anything", NULL, without[i].origin};
+        const head h = {.method = without[i].method,
+                        .path = without[i].path,
+                        .host = "anything",
+                        .origin = without[i].origin};
         if (checked(&with_origins, &h) != without[i].status) fail_msg("%s %s", h.method, h.path);
     }
 }
@@ -138,7 +150,7 @@ static void test_hosts(void **state)
                 {"boxes", false, false},
                 {"bo", false, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const head h = {"GET", "/v1/models", rows[i].host, NULL, NULL};
+        const head h = {.method = "GET", .path = "/v1/models", .host = rows[i].host};
         cot_access_options o = {.host = "127.0.0.2"};
         if (checked(&o, &h) != (rows[i].good ? 0 : 403)) fail_msg("'%s'", h.host);
         o.allowed_hosts = names;
@@ -168,7 +180,7 @@ static void test_origins(void **state)
                 {"*", false},
                 {"", false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const head h = {"GET", "/v1/models", "localhost", NULL, rows[i].origin};
+        const head h = {.method = "GET", .path = "/v1/models", .host = "localhost", .origin = rows[i].origin};
         const cot_http_exchange *const exchange = (const cot_http_exchange *)&h;
         cot_access_options o = {.host = "localhost", .allowed_origins = two};
         const char *const said = cot_access_origin(&o, exchange);
@@ -178,7 +190,7 @@ static void test_origins(void **state)
         o.allowed_origins = NULL;
         assert_null(cot_access_origin(&o, exchange));
     }
-    const head none = {"GET", "/", "localhost", NULL, NULL};
+    const head none = {.method = "GET", .path = "/", .host = "localhost"};
     assert_null(
         cot_access_origin(&(cot_access_options){.allowed_origins = any}, (const cot_http_exchange *)&none));
 }

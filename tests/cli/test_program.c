@@ -102,7 +102,7 @@ static void test_help_of_families(void **state)
     static const char *const families[][2] = {
         {"topology", "show,distances"},
         {"trace", "info,convert"},
-        {"bench", "roof,model,kernels,moe,fabric,pipeline,serve,router,schedule,signature,drift"}};
+        {"bench", "roof,model,kernels,moe,fabric,pipeline,serve,router,schedule,signature,affinity,drift"}};
     for (size_t i = 0; i < 3; i++) {
         char line[256];
         snprintf(line, sizeof line,

@@ -68,7 +68,16 @@ static void draw_texts(struct text *texts, int count, uint64_t *seed)
     }
 }
 
-/* The signature of the domain's prefix at a home becomes one of two experts of each layer. */
+/* A signature becomes one of two experts of each layer, those of the domain. */
+static void write_signature(const cot_profiles *p, uint8_t *cells, int domain)
+{
+    assert_int_equal(p->shape.cells, LAYERS * EXPERTS);
+    memset(cells, 0, (size_t)p->shape.cells);
+    for (int l = 0; l < LAYERS; l++)
+        for (int k = 0; k < TOP_K; k++) cells[l * EXPERTS + first_of_domain[domain] + k] = 40;
+}
+
+/* That of the domain's prefix at a home. */
 static void plant(cot_engine *e, const struct text *of, int home)
 {
     const cot_profiles *p = &e->loop.profiles;
@@ -76,11 +85,23 @@ static void plant(cot_engine *e, const struct text *of, int home)
     int64_t blocks;
     const int32_t node = cot_prefix_match(&e->loop.scheduler.prefix, &root, of->prompt, PREFIX, &blocks);
     assert_int_equal(blocks, PREFIX / BLOCK);
-    assert_int_equal(p->shape.cells, LAYERS * EXPERTS);
-    uint8_t *cells = p->of_node + node * p->shape.cells;
-    memset(cells, 0, (size_t)p->shape.cells);
-    for (int l = 0; l < LAYERS; l++)
-        for (int k = 0; k < TOP_K; k++) cells[l * EXPERTS + first_of_domain[of->domain] + k] = 40;
+    write_signature(p, p->of_node + node * p->shape.cells, of->domain);
+}
+
+/* The same of the text that runs, and of what the schedule expects of it. */
+static void plant_running(cot_engine *e, uint64_t id, int domain)
+{
+    cot_scheduler *s = &e->loop.scheduler;
+    for (int64_t i = 0; i < s->active_count; i++) {
+        cot_request_state *r = s->active[i];
+        if (r->id != id) continue;
+        write_signature(&e->loop.profiles, cot_loop_request_of(r)->profile.text, domain);
+        uint8_t *share = cot_scheduler_retell(s, r);
+        if (!share) continue;
+        memset(share, 0, LAYERS * EXPERTS);
+        for (int l = 0; l < LAYERS; l++)
+            for (int k = 0; k < TOP_K; k++) share[l * EXPERTS + first_of_domain[domain] + k] = UINT8_MAX;
+    }
 }
 
 static uint64_t submit(cot_engine *e, struct text *t, int home, int64_t tokens)
@@ -197,7 +218,8 @@ static void run_in_turn(cot_engine *e, struct text *texts, int count)
     for (int i = 0; i < count; i++) submit(e, &texts[i], 0, 2);
     while (!first[1].told) must_step(e);
     for (int domain = 0; domain < 2; domain++) plant(e, &first[domain], 0);
-    while (must_step(e) > 1) continue;
+    do plant_running(e, id, 0);
+    while (must_step(e) > 1);
     assert_int_equal(cot_engine_cancel(e, id, NULL), COT_OK);
 }
 

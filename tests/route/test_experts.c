@@ -298,6 +298,25 @@ static uint64_t send_to(cot_route_book *book, const cot_route_request *r, size_t
     return number;
 }
 
+/* As many as a busy worker has, all of the same cells: their product is far below what a float holds. */
+static void many_come_and_go(void **state)
+{
+    (void)state;
+    enum { MANY = 5000 };
+    static const float usual[4] = {1, 0.5F, 0.25F, 0};
+    const cot_route_calls calls = {.count = 3, .cell = {0, 1, 3}, .share = {0.95F, 0.5F, 1}};
+    cot_route_unions u;
+    assert_true(cot_route_unions_open(&u, 1, 4));
+    cot_route_unions_set_usual(&u, usual);
+    for (int i = 0; i < MANY; i++) assert_true(cot_route_unions_add(&u, 0, &calls));
+    assert_true(fabs(cot_route_unions_added(&u, 0, &calls) + 0.25) < 1e-6);
+    for (int i = 2; i < MANY; i++) cot_route_unions_drop(&u, 0, &calls);
+    const double two[] = {0.05 * 0.05, 0.25}; // that neither calls
+    const double left = 0.95 * two[0] + 0.5 * two[1] - (two[0] + 0.5 * two[1] + 0.25);
+    assert_true(fabs(cot_route_unions_added(&u, 0, &calls) - left) < 1e-6);
+    cot_route_unions_free(&u);
+}
+
 static void experts_decide(void **state)
 {
     (void)state;
@@ -467,17 +486,12 @@ static void exchanges_join_what_is_alike(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signatures_are_read),
-        cmocka_unit_test(means_keep_the_largest),
-        cmocka_unit_test(the_deepest_block_counts),
-        cmocka_unit_test(means_are_of_the_texts),
-        cmocka_unit_test(the_newest_stay),
-        cmocka_unit_test(unions_are_products),
-        cmocka_unit_test(experts_decide),
-        cmocka_unit_test(ranks_share_a_union),
-        cmocka_unit_test(scales_and_the_best),
-        cmocka_unit_test(experts_costs_are_learnt),
-        cmocka_unit_test(exchanges_join_what_is_alike),
+        cmocka_unit_test(signatures_are_read),      cmocka_unit_test(means_keep_the_largest),
+        cmocka_unit_test(the_deepest_block_counts), cmocka_unit_test(means_are_of_the_texts),
+        cmocka_unit_test(the_newest_stay),          cmocka_unit_test(unions_are_products),
+        cmocka_unit_test(many_come_and_go),         cmocka_unit_test(experts_decide),
+        cmocka_unit_test(ranks_share_a_union),      cmocka_unit_test(scales_and_the_best),
+        cmocka_unit_test(experts_costs_are_learnt), cmocka_unit_test(exchanges_join_what_is_alike),
         cmocka_unit_test(paths_lead_to_beginnings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

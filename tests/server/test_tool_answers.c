@@ -328,8 +328,6 @@ static const refusal refusals[] = {
     {"\"tools\":[" TOOL "],\"function_call\":\"none\"", "function_call", "goes with 'functions'"},
     {"\"functions\":[{\"name\":\"f\"}],\"tool_choice\":\"required\"", "tool_choice", "goes with 'tools'"},
     {"\"function_call\":{\"name\":\"f\"}", "function_call", "goes with 'functions'"},
-    {"\"tools\":[" TOOL "],\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}",
-     "tool_choice", "exclude"},
     {"\"tools\":[" TOOL "],\"tool_choice\":\"required\"", "tool_choice", "not supported by this worker"},
     {"\"thinking_token_budget\":5", "thinking_token_budget", "not supported"},
     {"\"thinking_token_budget\":-1", "thinking_token_budget", ""},
