@@ -11,12 +11,12 @@
 #include "base/rng.h"
 #include "engine/engine_state.h"
 #include "model/runner_state.h"
+#include "processor_time.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 enum { PROMPT = 16, TOKENS = 100 };
@@ -51,17 +51,11 @@ static void add(struct series *s, double value)
     s->value[s->count++] = value;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The value that a part of all lie below; 0 of none. */
 static double part_of(struct series *s, double part)
 {
     if (!s->count) return 0;
-    qsort(s->value, s->count, sizeof *s->value, by_size);
+    qsort(s->value, s->count, sizeof *s->value, bench_by_size);
     const size_t at = (size_t)(part * (double)s->count);
     return s->value[at < s->count ? at : s->count - 1];
 }
@@ -70,13 +64,6 @@ static double part_of(struct series *s, double part)
 
 static _Atomic int64_t moving_ns[COT_MAX_RANKS]; // processor time of the rank's thread
 
-static int64_t thread_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 cot_status __real_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, int64_t count,
                                   cot_runner_verdict *verdict, cot_error *error);
 cot_status __wrap_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, int64_t count,
@@ -84,9 +71,9 @@ cot_status __wrap_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, 
 cot_status __wrap_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, int64_t count,
                                   cot_runner_verdict *verdict, cot_error *error)
 {
-    const int64_t began = thread_ns();
+    const int64_t began = bench_ns_of(CLOCK_THREAD_CPUTIME_ID);
     const cot_status status = __real_cot_runner_copy(r, chunk, count, verdict, error);
-    atomic_fetch_add(&moving_ns[r->fabric->rank], thread_ns() - began);
+    atomic_fetch_add(&moving_ns[r->fabric->rank], bench_ns_of(CLOCK_THREAD_CPUTIME_ID) - began);
     return status;
 }
 
@@ -94,9 +81,9 @@ void __real_cot_runner_place(cot_runner *r, const int32_t *words, int64_t count)
 void __wrap_cot_runner_place(cot_runner *r, const int32_t *words, int64_t count);
 void __wrap_cot_runner_place(cot_runner *r, const int32_t *words, int64_t count)
 {
-    const int64_t began = thread_ns();
+    const int64_t began = bench_ns_of(CLOCK_THREAD_CPUTIME_ID);
     __real_cot_runner_place(r, words, count);
-    atomic_fetch_add(&moving_ns[r->fabric->rank], thread_ns() - began);
+    atomic_fetch_add(&moving_ns[r->fabric->rank], bench_ns_of(CLOCK_THREAD_CPUTIME_ID) - began);
 }
 
 static struct series epochs_ns; // until all ranks had adopted each

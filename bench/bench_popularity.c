@@ -9,12 +9,11 @@
 #include "coterie/engine.h"
 #include "engine/profiles.h"
 #include "model/results.h"
+#include "processor_time.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { PROMPT = 16, VOCAB = 256, MOST_STEPS = 100000 };
 
@@ -24,35 +23,17 @@ static void die(const char *message)
     exit(1);
 }
 
-static int64_t ns_of(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+/* ---- what counting takes ---- */
 
-/* ---- what counting takes: of all threads, since the program began ---- */
-
-static _Atomic int64_t counting_ns, clocks;
-
-static int64_t begin(void)
-{
-    return ns_of(CLOCK_THREAD_CPUTIME_ID);
-}
-
-static void end(int64_t began_ns)
-{
-    counting_ns += ns_of(CLOCK_THREAD_CPUTIME_ID) - began_ns;
-    clocks++;
-}
+static bench_part counting;
 
 void __real_cot_runner_send_popular(cot_runner *r, const cot_step *step);
 void __wrap_cot_runner_send_popular(cot_runner *r, const cot_step *step);
 void __wrap_cot_runner_send_popular(cot_runner *r, const cot_step *step)
 {
-    const int64_t began_ns = begin();
+    const int64_t began_ns = bench_part_begin();
     __real_cot_runner_send_popular(r, step);
-    end(began_ns);
+    bench_part_end(&counting, began_ns);
 }
 
 void __real_cot_profiles_feed(cot_profiles *p, cot_profile *profile, const cot_request_state *request,
@@ -65,18 +46,9 @@ void __wrap_cot_profiles_feed(cot_profiles *p, cot_profile *profile, const cot_r
                               const cot_step *step, const cot_span *span, int64_t token,
                               const uint16_t *experts, int64_t stride)
 {
-    const int64_t began_ns = begin();
+    const int64_t began_ns = bench_part_begin();
     __real_cot_profiles_feed(p, profile, request, step, span, token, experts, stride);
-    end(began_ns);
-}
-
-/* What a begin and an end add to counting_ns by themselves. */
-static double clock_ns(void)
-{
-    enum { TIMES = 100000 };
-    const int64_t before = counting_ns;
-    for (int i = 0; i < TIMES; i++) end(begin());
-    return (double)(counting_ns - before) / TIMES;
+    bench_part_end(&counting, began_ns);
 }
 
 /* ---- the engine ---- */
@@ -122,18 +94,6 @@ static void submit_all(cot_engine *engine, int sequences, int steps)
     }
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *value, int n)
-{
-    qsort(value, (size_t)n, sizeof *value, by_size);
-    return value[n / 2];
-}
-
 int main(int argc, char **argv)
 {
     const int layers = argc > 1 ? atoi(argv[1]) : 1, ranks = argc > 2 ? atoi(argv[2]) : 4,
@@ -141,7 +101,7 @@ int main(int argc, char **argv)
     if (argc > 5 || layers < 1 || ranks < 1 || ranks > 64 || sequences < 1 || sequences > 1024 || steps < 1 ||
         steps > MOST_STEPS)
         die("usage: bench_popularity [LAYERS [RANKS [SEQUENCES [STEPS]]]]");
-    const double own_ns = clock_ns();
+    const double own_ns = bench_part_of_nothing();
     cot_engine *engine = open_engine(layers, ranks, sequences, steps);
     double *step_ns = calloc((size_t)steps, sizeof *step_ns),
            *part_ns = calloc((size_t)steps, sizeof *part_ns);
@@ -150,13 +110,14 @@ int main(int argc, char **argv)
     for (int i = -3; i < steps; i++) { // the first ones feed prompts, and touch memory
         size_t left;
         cot_error error;
-        const int64_t began_ns = ns_of(CLOCK_PROCESS_CPUTIME_ID), before_ns = counting_ns, before = clocks;
+        const bench_moment before = bench_now(&counting);
         if (cot_engine_step(engine, &left, &error) != COT_OK) die(error.message);
         if (i < 0) continue;
-        step_ns[i] = (double)(ns_of(CLOCK_PROCESS_CPUTIME_ID) - began_ns);
-        part_ns[i] = (double)(counting_ns - before_ns) - own_ns * (double)(clocks - before);
+        const bench_moment now = bench_now(&counting);
+        step_ns[i] = (double)(now.all_ns - before.all_ns);
+        part_ns[i] = (double)(now.part_ns - before.part_ns) - own_ns * (double)(now.parts - before.parts);
     }
-    const double step = median(step_ns, steps), part = median(part_ns, steps);
+    const double step = bench_median(step_ns, steps), part = bench_median(part_ns, steps);
     printf("%d layers of 8 of 64 experts, %d ranks, %d sequences, %d steps: a step takes %.3f ms of "
            "processors' time, counting "
            "%.4f ms of it, %.3f %%\n",

@@ -6,11 +6,11 @@
  *
  * Medians of steps; reading the clock is taken off. */
 #include "engine/engine_state.h"
+#include "processor_time.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     PROMPT = 16,
@@ -25,35 +25,17 @@ static void die(const char *message)
     exit(1);
 }
 
-static int64_t ns_of(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- what deciding takes, on the thread of the loop ---- */
 
-static int64_t deciding_ns, clocks;
-
-static int64_t begin(void)
-{
-    return ns_of(CLOCK_THREAD_CPUTIME_ID);
-}
-
-static void end(int64_t began_ns)
-{
-    deciding_ns += ns_of(CLOCK_THREAD_CPUTIME_ID) - began_ns;
-    clocks++;
-}
+static bench_part deciding;
 
 cot_request_state *__real_cot_scheduler_admit(cot_scheduler *s);
 cot_request_state *__wrap_cot_scheduler_admit(cot_scheduler *s);
 cot_request_state *__wrap_cot_scheduler_admit(cot_scheduler *s)
 {
-    const int64_t began_ns = begin();
+    const int64_t began_ns = bench_part_begin();
     cot_request_state *admitted = __real_cot_scheduler_admit(s);
-    end(began_ns);
+    bench_part_end(&deciding, began_ns);
     return admitted;
 }
 
@@ -61,9 +43,9 @@ cot_step __real_cot_scheduler_plan(cot_scheduler *s);
 cot_step __wrap_cot_scheduler_plan(cot_scheduler *s);
 cot_step __wrap_cot_scheduler_plan(cot_scheduler *s)
 {
-    const int64_t began_ns = begin();
+    const int64_t began_ns = bench_part_begin();
     const cot_step step = __real_cot_scheduler_plan(s);
-    end(began_ns);
+    bench_part_end(&deciding, began_ns);
     return step;
 }
 
@@ -74,18 +56,9 @@ void __wrap_cot_profiles_go_on(const cot_profiles *p, const cot_profile *profile
 void __wrap_cot_profiles_go_on(const cot_profiles *p, const cot_profile *profile, cot_request_state *r,
                                const cot_span *span)
 {
-    const int64_t began_ns = begin();
+    const int64_t began_ns = bench_part_begin();
     __real_cot_profiles_go_on(p, profile, r, span);
-    end(began_ns);
-}
-
-/* What a begin and an end add to deciding_ns by themselves. */
-static double clock_ns(void)
-{
-    enum { TIMES = 100000 };
-    const int64_t before = deciding_ns;
-    for (int i = 0; i < TIMES; i++) end(begin());
-    return (double)(deciding_ns - before) / TIMES;
+    bench_part_end(&deciding, began_ns);
 }
 
 /* ---- the engine ---- */
@@ -141,18 +114,6 @@ static void step(cot_engine *engine)
     if (cot_engine_step(engine, &left, &error) != COT_OK) die(error.message);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *value, int n)
-{
-    qsort(value, (size_t)n, sizeof *value, by_size);
-    return value[n / 2];
-}
-
 static void measure(cot_engine *engine, int tokens, int steps, double own_ns)
 {
     double *step_ns = calloc((size_t)steps, sizeof *step_ns),
@@ -160,12 +121,13 @@ static void measure(cot_engine *engine, int tokens, int steps, double own_ns)
     if (!step_ns || !part_ns) die("out of memory");
     engine->loop.scheduler.limits.step_tokens = tokens;
     for (int i = 0; i < steps; i++) {
-        const int64_t began_ns = ns_of(CLOCK_PROCESS_CPUTIME_ID), before_ns = deciding_ns, before = clocks;
+        const bench_moment before = bench_now(&deciding);
         step(engine);
-        step_ns[i] = (double)(ns_of(CLOCK_PROCESS_CPUTIME_ID) - began_ns);
-        part_ns[i] = (double)(deciding_ns - before_ns) - own_ns * (double)(clocks - before);
+        const bench_moment now = bench_now(&deciding);
+        step_ns[i] = (double)(now.all_ns - before.all_ns);
+        part_ns[i] = (double)(now.part_ns - before.part_ns) - own_ns * (double)(now.parts - before.parts);
     }
-    const double all = median(step_ns, steps), part = median(part_ns, steps);
+    const double all = bench_median(step_ns, steps), part = bench_median(part_ns, steps);
     if (engine->loop.scheduler.active_count < tokens) die("sequences ended before they were measured");
     printf("%d of %lld sequences a step, %d steps: a step takes %.3f ms of processors' time, deciding %.4f "
            "ms of it, %.3f %%\n",
@@ -183,7 +145,7 @@ int main(int argc, char **argv)
     if (argc > 5 || sequences < 2 || sequences > MOST_SEQUENCES || tokens < 1 || tokens >= sequences ||
         steps < 1 || steps > MOST_STEPS)
         die("usage: bench_steps [MODEL [SEQUENCES [TOKENS [STEPS]]]], with fewer tokens than sequences");
-    const double own_ns = clock_ns();
+    const double own_ns = bench_part_of_nothing();
     cot_engine *engine = open_engine(model, sequences, steps);
     submit_all(engine, sequences, steps);
     while (!all_decode(engine, sequences)) step(engine);
