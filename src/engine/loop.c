@@ -243,7 +243,7 @@ static void set_target(cot_loop *l)
     s->limits.target_ns = (int64_t)(2 * cot_cost_predict(&s->cost, &decodes));
 }
 
-static cot_cost_step cost_step_of(const cot_step *step)
+cot_cost_step cot_loop_cost_step(const cot_step *step)
 {
     cot_cost_step held = {0};
     for (int32_t i = 0; i < step->spans; i++)
@@ -301,7 +301,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     cot_step step = cot_scheduler_plan(&l->scheduler);
     step.reports = l->watch.on_step;
     if (cot_profiles_count(&l->profiles)) cot_profiles_want(&l->profiles, &step, l->steps);
-    const cot_cost_step held = cost_step_of(&step);
+    const cot_cost_step held = cot_loop_cost_step(&step);
     cot_cost_expect(&l->scheduler.cost, &held);
     bool prefill = false;
     for (int32_t i = 0; i < step.spans; i++)

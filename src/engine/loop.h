@@ -64,6 +64,8 @@ cot_status cot_loop_run(cot_loop *loop, const cot_request *requests, size_t coun
 /* Between two steps the executor adopts another placement. Errors: the executor's; UNSUPPORTED where it has none;
  * INVALID_ARGUMENT from within a callback, when a step's answer is still being told. */
 cot_status cot_loop_place(cot_loop *loop, const int32_t *words, int64_t count, cot_error *error);
+/* What the cost model asks of a step. */
+cot_cost_step cot_loop_cost_step(const cot_step *step);
 /* The call that had this status is over: whether the executor is. */
 cot_status cot_loop_survives(cot_loop *loop, cot_status status);
 /* INVALID_ARGUMENT from within a callback, else as cot_loop_usable. */

@@ -228,12 +228,10 @@ void cot_rebalancing_go_on(cot_engine *e)
 void cot_rebalancing_see(cot_engine *e, const cot_step *step, int64_t ns)
 {
     cot_rebalancing *r = &e->rebalancing;
-    cot_cost_step held = {0};
     double realised_ns;
     if (r->mode == COT_REBALANCE_OFF) return;
     if (!e->moving.under_way) cot_saving_end(&r->saving);
-    for (int32_t i = 0; i < step->spans; i++)
-        cot_cost_add_span(&held, step->span[i].position, step->span[i].tokens);
+    const cot_cost_step held = cot_loop_cost_step(step);
     if (!cot_saving_add(&realised_ns, &r->saving, &held, (double)ns, e->loop.scheduler.cost.weight)) return;
     pthread_mutex_lock(&e->placing.mutex);
     r->told.compared++;

@@ -46,13 +46,19 @@ static void add(per_rank *p, int rank)
     p->all++;
 }
 
+/* What is waited for where the busiest rank has `most` of `all`: that rank, or how long all take as many at once as can be. */
+static double waited_for(const cot_cost *cost, double most, double all)
+{
+    return fmax(most, all / cost->at_once);
+}
+
 /* What the layer waits for. */
 static double busiest(const cot_cost *cost, const per_rank *p, int ranks)
 {
     int64_t most = 0;
     for (int r = 0; r < ranks; r++)
         if (p->of[r] > most) most = p->of[r];
-    return fmax((double)most, (double)p->all / cost->at_once);
+    return waited_for(cost, (double)most, (double)p->all);
 }
 
 void cot_cost_place(cot_cost *cost, const cot_expert_layout *layout)
@@ -180,10 +186,10 @@ cot_cost_load cot_cost_learn_served(cot_cost *cost, const cot_cost_step *step, c
         all.rows += served[r].rows;
         all.sends += served[r].sends;
     }
-    const double n = (double)layers, at_once = cost->at_once;
-    const cot_cost_load load = {fmax(most.experts, all.experts / at_once) / n,
-                                fmax(most.rows, all.rows / at_once) / n,
-                                fmax(most.sends, all.sends / at_once) / n},
+    const double n = (double)layers;
+    const cot_cost_load load = {waited_for(cost, most.experts, all.experts) / n,
+                                waited_for(cost, most.rows, all.rows) / n,
+                                waited_for(cost, most.sends, all.sends) / n},
                         routed = routed_load(cost, step->tokens);
     if (cost->tellings < ROUTINGS) cost->tellings++;
     learn_told(&cost->told.experts, load.experts, routed.experts, cost->tellings);
