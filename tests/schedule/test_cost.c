@@ -458,35 +458,47 @@ static void skew(int32_t *rank_of, double part, double popular, uint64_t *seed)
     }
 }
 
+/* What each rank has to do of a layer in the step is added to of [ranks]. */
+static void count_layer(cot_cost_load *of, int64_t layer, const int32_t *rank_of, int ranks, int64_t tokens)
+{
+    bool touched[EXPERTS] = {false};
+    for (int64_t t = 0; t < tokens; t++) {
+        bool sent[8] = {false};
+        sent[t % ranks] = true;
+        for (int k = 0; k < CHOSEN; k++) {
+            const int e = routed[(layer * STRIDE + t) * CHOSEN + k], r = rank_of[layer * EXPERTS + e];
+            of[r].rows++;
+            of[r].sends += !sent[r];
+            of[r].experts += !touched[e];
+            sent[r] = touched[e] = true;
+        }
+    }
+}
+
+/* Of each term: what the rank that has most of it has, or what all have, as many at once. */
+static cot_cost_load waited_for(const cot_cost_load *of, int ranks, double at_once)
+{
+    cot_cost_load most = {0}, all = {0};
+    for (int r = 0; r < ranks; r++) {
+        all = (cot_cost_load){all.experts + of[r].experts, all.rows + of[r].rows, all.sends + of[r].sends};
+        most = (cot_cost_load){fmax(most.experts, of[r].experts), fmax(most.rows, of[r].rows),
+                               fmax(most.sends, of[r].sends)};
+    }
+    return (cot_cost_load){fmax(most.experts, all.experts / at_once), fmax(most.rows, all.rows / at_once),
+                           fmax(most.sends, all.sends / at_once)};
+}
+
 /* What the step gives the rank that has most to do, by counting layer by layer. */
 static cot_cost_load counted(const int32_t *rank_of, int ranks, int64_t tokens, double at_once)
 {
     cot_cost_load mean = {0};
     for (int64_t layer = 0; layer < LAYERS; layer++) {
-        int experts[8] = {0}, rows[8] = {0}, sends[8] = {0}, of_all[3] = {0}, most[3] = {0};
-        bool touched[EXPERTS] = {false};
-        for (int64_t t = 0; t < tokens; t++) {
-            bool sent[8] = {false};
-            sent[t % ranks] = true;
-            for (int k = 0; k < CHOSEN; k++) {
-                const int e = routed[(layer * STRIDE + t) * CHOSEN + k], r = rank_of[layer * EXPERTS + e];
-                rows[r]++;
-                sends[r] += !sent[r];
-                sent[r] = true;
-                experts[r] += !touched[e];
-                touched[e] = true;
-            }
-        }
-        for (int r = 0; r < ranks; r++) {
-            const int one[3] = {experts[r], rows[r], sends[r]};
-            for (int i = 0; i < 3; i++) {
-                of_all[i] += one[i];
-                if (one[i] > most[i]) most[i] = one[i];
-            }
-        }
-        mean.experts += fmax(most[0], of_all[0] / at_once) / LAYERS;
-        mean.rows += fmax(most[1], of_all[1] / at_once) / LAYERS;
-        mean.sends += fmax(most[2], of_all[2] / at_once) / LAYERS;
+        cot_cost_load of[8] = {{0}};
+        count_layer(of, layer, rank_of, ranks, tokens);
+        const cot_cost_load one = waited_for(of, ranks, at_once);
+        mean.experts += one.experts / LAYERS;
+        mean.rows += one.rows / LAYERS;
+        mean.sends += one.sends / LAYERS;
     }
     return mean;
 }
@@ -495,20 +507,18 @@ static cot_cost_load counted(const int32_t *rank_of, int ranks, int64_t tokens, 
 static void count_served(cot_cost_load *served, const int32_t *rank_of, int ranks, int64_t tokens)
 {
     memset(served, 0, (size_t)ranks * sizeof *served);
-    for (int64_t layer = 0; layer < LAYERS; layer++) {
-        bool touched[EXPERTS] = {false};
-        for (int64_t t = 0; t < tokens; t++) {
-            bool sent[8] = {false};
-            sent[t % ranks] = true;
-            for (int k = 0; k < CHOSEN; k++) {
-                const int e = routed[(layer * STRIDE + t) * CHOSEN + k], r = rank_of[layer * EXPERTS + e];
-                served[r].rows++;
-                served[r].sends += !sent[r];
-                served[r].experts += !touched[e];
-                sent[r] = touched[e] = true;
-            }
-        }
-    }
+    for (int64_t layer = 0; layer < LAYERS; layer++) count_layer(served, layer, rank_of, ranks, tokens);
+}
+
+/* A layout of 1 to 8 ranks, of which rank 0 has half of the experts or more, and one to all compute at once. */
+static cot_expert_layout draw_layout(int32_t rank_of[LAYERS * EXPERTS], int *ranks, int *at_once,
+                                     uint64_t *seed)
+{
+    *ranks = 1 + (int)(draw(seed) % 8);
+    *at_once = 1 + (int)(draw(seed) % (uint64_t)*ranks);
+    for (int i = 0; i < LAYERS * EXPERTS; i++)
+        rank_of[i] = draw(seed) % 2 ? 0 : (int32_t)(draw(seed) % (uint64_t)*ranks);
+    return layout_of(rank_of, *ranks);
 }
 
 /* The busiest of ranks, a layer; and what is expected is set right by it, from the first time on. */
@@ -518,27 +528,18 @@ static void what_ranks_say_is_believed(void **state)
     uint64_t seed = test_seed();
     for (int round = 0; round < 60; round++) {
         static int32_t rank_of[LAYERS * EXPERTS];
-        const int ranks = 1 + (int)(draw(&seed) % 8), at_once = 1 + (int)(draw(&seed) % (uint64_t)ranks);
-        for (int i = 0; i < LAYERS * EXPERTS; i++)
-            rank_of[i] = draw(&seed) % 2 ? 0 : (int32_t)(draw(&seed) % (uint64_t)ranks);
-        cot_expert_layout layout = layout_of(rank_of, ranks);
+        int ranks, at_once;
+        cot_expert_layout layout = draw_layout(rank_of, &ranks, &at_once, &seed);
         cot_cost cost;
-        cot_cost_load served[8], all = {0}, most = {0};
+        cot_cost_load served[8];
         cot_cost_init(&cost, prior, EXPERTS, CHOSEN, at_once);
         cot_cost_place(&cost, &layout);
         const cot_cost_step step = decodes_of(2 + (int64_t)(draw(&seed) % 70), 40);
         draw_routing(routed, step.tokens, 1, &seed);
         cot_cost_learn_routing(&cost, routed, LAYERS, STRIDE, (step.tokens + 1) / 2, &layout, scratch);
         count_served(served, rank_of, ranks, step.tokens);
-        for (int r = 0; r < ranks; r++) {
-            all = (cot_cost_load){all.experts + served[r].experts, all.rows + served[r].rows,
-                                  all.sends + served[r].sends};
-            most = (cot_cost_load){fmax(most.experts, served[r].experts), fmax(most.rows, served[r].rows),
-                                   fmax(most.sends, served[r].sends)};
-        }
-        const double wanted[3] = {fmax(most.experts, all.experts / at_once) / LAYERS,
-                                  fmax(most.rows, all.rows / at_once) / LAYERS,
-                                  fmax(most.sends, all.sends / at_once) / LAYERS};
+        const cot_cost_load sum = waited_for(served, ranks, at_once);
+        const double wanted[3] = {sum.experts / LAYERS, sum.rows / LAYERS, sum.sends / LAYERS};
         const cot_cost_load found = cot_cost_learn_served(&cost, &step, served, ranks, LAYERS);
         assert_true(fabs(found.experts - wanted[0]) < 1e-9 && fabs(found.rows - wanted[1]) < 1e-9 &&
                     fabs(found.sends - wanted[2]) < 1e-9);
@@ -564,10 +565,8 @@ static void the_busiest_rank_is_counted(void **state)
     uint64_t seed = test_seed();
     for (int round = 0; round < 60; round++) {
         static int32_t rank_of[LAYERS * EXPERTS];
-        const int ranks = 1 + (int)(draw(&seed) % 8), at_once = 1 + (int)(draw(&seed) % (uint64_t)ranks);
-        for (int i = 0; i < LAYERS * EXPERTS; i++)
-            rank_of[i] = draw(&seed) % 2 ? 0 : (int32_t)(draw(&seed) % (uint64_t)ranks);
-        cot_expert_layout layout = layout_of(rank_of, ranks);
+        int ranks, at_once;
+        cot_expert_layout layout = draw_layout(rank_of, &ranks, &at_once, &seed);
         cot_cost cost;
         cot_cost_init(&cost, prior, EXPERTS, CHOSEN, at_once);
         cot_cost_place(&cost, &layout);
