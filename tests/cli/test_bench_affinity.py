@@ -1,22 +1,14 @@
 """bench affinity on a trace of four kinds of texts, each of which calls a pair of experts of its own in each layer."""
 
 import json
-import pathlib
 import subprocess
-import tempfile
 import unittest
 
-from test_bench_signature import KINDS, LAYERS, LONG, PROGRAM, TEXTS, write_trace
+import test_bench_signature
+from test_bench_signature import KINDS, LAYERS, LONG, PROGRAM, TEXTS
 
 
-class Affinity(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.trace = pathlib.Path(cls.folder.name) / "planted.safetensors"
-        write_trace(cls.trace)
-
+class Affinity(test_bench_signature.Planted):
     def run_it(self, *words):
         words = [self.trace, "--signature", 10, "--judged", LONG - 10, *words]
         return subprocess.run([PROGRAM, "bench", "affinity", *map(str, words)], capture_output=True, text=True, timeout=600)

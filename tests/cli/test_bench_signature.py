@@ -34,7 +34,9 @@ def write_trace(path):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in parts.values()))
 
 
-class Signature(unittest.TestCase):
+class Planted(unittest.TestCase):
+    """With a trace of such texts."""
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
@@ -42,6 +44,8 @@ class Signature(unittest.TestCase):
         cls.trace = pathlib.Path(cls.folder.name) / "planted.safetensors"
         write_trace(cls.trace)
 
+
+class Signature(Planted):
     def run_it(self, *words):
         words = [self.trace, "--ranks", 4, "--signature", 10, "--judged", 30, "--peak", 1.2, *words]
         return subprocess.run([PROGRAM, "bench", "signature", *map(str, words)], capture_output=True, text=True, timeout=600)

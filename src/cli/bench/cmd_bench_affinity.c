@@ -1,6 +1,7 @@
 /* `coterie bench affinity`: what it is worth that a router knows which experts requests call. */
 #include "cli/commands.h"
 #include "cli/frame/terminal.h"
+#include "cli/plan/cmd_predict.h"
 
 #include "coterie/route_affinity.h"
 
@@ -16,12 +17,6 @@ struct settings {
 static const char *const ways[COT_ROUTE_AFFINITY_WAYS] = {
     "least load", "experts, counts within 1", "experts, counts within 4", "all known at once, within 1",
     "all known at once, within 4"};
-
-static void say(void *context, const char *line)
-{
-    (void)context;
-    cli_complain("note: %s", line);
-}
 
 static int print_json(const cot_route_affinity_study *r, const struct settings *s)
 {
@@ -44,7 +39,6 @@ static int print_json(const cot_route_affinity_study *r, const struct settings *
 static int bench_affinity(const void *settings)
 {
     const struct settings *s = settings;
-    const cot_trace_import_options reading = {.size = sizeof reading, .say = say};
     const cot_route_affinity_options options = {.size = sizeof options,
                                                 .workers = (int32_t)s->workers,
                                                 .batch = (int32_t)s->batch,
@@ -55,7 +49,8 @@ static int bench_affinity(const void *settings)
     cot_route_affinity_study r;
     cot_trace trace;
     cot_error error;
-    if (cot_trace_import(&trace, s->trace, &reading, &error) != COT_OK) return cli_complain_of(&error);
+    const int opened = cli_open_trace(&trace, NULL, s->trace, NULL);
+    if (opened != CLI_EXIT_OK) return opened;
     const cot_status status = cot_route_affinity(&r, &trace, &options, &error);
     cot_trace_close(&trace);
     if (status != COT_OK) return cli_complain_of(&error);

@@ -1,6 +1,7 @@
 /* `coterie bench signature`: what a request's first tokens are worth to those that follow. */
 #include "cli/commands.h"
 #include "cli/frame/terminal.h"
+#include "cli/plan/cmd_predict.h"
 
 #include "coterie/predict_signature.h"
 
@@ -14,12 +15,6 @@ struct settings {
     double peak;
     bool json;
 };
-
-static void say(void *context, const char *line)
-{
-    (void)context;
-    cli_complain("note: %s", line);
-}
 
 static void name_row(char name[40], const cot_predict_signature_row *row)
 {
@@ -67,7 +62,6 @@ static int print_json(const cot_predict_signature_study *r, const struct setting
 static int bench_signature(const void *settings)
 {
     const struct settings *s = settings;
-    const cot_trace_import_options reading = {.size = sizeof reading, .say = say};
     const cot_predict_signature_options options = {.size = sizeof options,
                                                    .ranks = (int32_t)s->ranks,
                                                    .signature_tokens = s->signature,
@@ -78,7 +72,8 @@ static int bench_signature(const void *settings)
     cot_predict_signature_study r;
     cot_trace trace;
     cot_error error;
-    if (cot_trace_import(&trace, s->trace, &reading, &error) != COT_OK) return cli_complain_of(&error);
+    const int opened = cli_open_trace(&trace, NULL, s->trace, NULL);
+    if (opened != CLI_EXIT_OK) return opened;
     const cot_status status = cot_predict_signatures(&r, &trace, &options, &error);
     cot_trace_close(&trace);
     if (status != COT_OK) return cli_complain_of(&error);
