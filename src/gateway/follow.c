@@ -126,7 +126,6 @@ static void share_costs(cot_gateway *g)
 {
     for (const cot_gateway_worker *w = g->workers; w; w = w->next) {
         cot_route_costs learnt, own;
-        if (!w->targets) continue;
         cot_route_book_costs(g->book, w->learner, &learnt);
         if (learnt.token_ns < LEAST_TOKEN_NS) learnt.token_ns = LEAST_TOKEN_NS;
         for (size_t t = w->first_target; t < w->first_target + w->targets; t++) {
@@ -153,8 +152,8 @@ static bool write_endpoint(char text[256], const char *endpoint, int by, const c
 {
     const char *colon = strrchr(endpoint, ':'), *host = url + cot_fleet_scheme(url);
     const size_t n = strcspn(host, *host == '[' ? "]" : ":/") + (*host == '[');
-    const int port = colon ? atoi(colon + 1) + by : 0;
-    if (!colon || strncmp(endpoint, "tcp://", 6) != 0 || port < 1 || port > 65535) return false;
+    const int first = colon ? atoi(colon + 1) : 0, port = first + by;
+    if (strncmp(endpoint, "tcp://", 6) != 0 || first < 1 || first > 65535 || port > 65535) return false;
     const bool any = !strncmp(endpoint + 6, "*:", 2);
     const int bytes = any ? snprintf(text, 256, "tcp://%.*s:%d", (int)n, host, port)
                           : snprintf(text, 256, "%.*s:%d", (int)(colon - endpoint), endpoint, port);
