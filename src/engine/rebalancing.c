@@ -154,12 +154,23 @@ static cot_rebalance_seen seen_by(cot_engine *e)
 {
     const cot_rebalancing *r = &e->rebalancing;
     const bool since = e->loop.steps > r->steps;
+    cot_popularity *p = &e->loop.profiles.popularity;
+    cot_rebalance_seen seen = {.calls = r->calls, .experts = p->held_experts, .home = p->held_home};
     const double steps = (double)(e->loop.steps - (since ? r->steps : 0)),
                  fed = (double)(tokens_fed(e) - (since ? r->tokens : 0)),
-                 counted = cot_engine_popularity(r->calls, e, COT_HOME_ANY);
-    cot_rebalance_seen seen = {.calls = r->calls, .steps = fed > 0 ? counted * steps / fed : 0};
-    seen.tokens = cot_engine_popular_tokens(&seen.experts, &seen.home, e);
+                 counted = cot_popularity_lately(r->calls, &seen.tokens, p);
+    seen.steps = fed > 0 ? counted * steps / fed : 0;
     return seen;
+}
+
+/* What was called before counts no more, where what is called has become another. */
+static void look_for_change(cot_engine *e)
+{
+    cot_popularity *p = &e->loop.profiles.popularity;
+    double chance;
+    const double change = cot_popularity_change(&chance, p);
+    if (cot_rebalance_turns(&e->rebalancing.controller, change, chance)) cot_popularity_leave(p);
+    cot_popularity_mark(p);
 }
 
 static cot_status plan_cycle(cot_rebalance_plan *plan, cot_engine *e, cot_rebalance_clock now,
@@ -214,6 +225,7 @@ void cot_rebalancing_go_on(cot_engine *e)
     cot_rebalance_plan plan = {0};
     uint64_t id;
     if (!cot_rebalance_due(&r->controller, now)) return;
+    look_for_change(e);
     if (plan_cycle(&plan, e, now, NULL) == COT_OK)
         make_cycle(e, &plan, now, &id, NULL); // what cannot begin is told as refused
     else {                                    // memory has run out: another time

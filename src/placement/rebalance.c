@@ -151,6 +151,17 @@ bool cot_rebalance_due(const cot_rebalance *r, cot_rebalance_clock now)
     return passed(&r->o, r->last, now, 1);
 }
 
+bool cot_rebalance_turns(cot_rebalance *r, double change, double chance)
+{
+    static const double far = 2; // times the usual
+    enum { OF_LATE = 8 };
+    if (!(change > 0)) return false;
+    if (r->changes && change > far * r->usual_change && change > far * chance) return true;
+    if (r->changes < OF_LATE) r->changes++;
+    r->usual_change += (change - r->usual_change) / r->changes;
+    return false;
+}
+
 /* Steps that an expert will stay where it comes to, as fast as steps have been since the last cycle. */
 static double horizon_steps(const cot_rebalance *r, cot_rebalance_clock now)
 {

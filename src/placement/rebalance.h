@@ -59,6 +59,8 @@ typedef struct cot_rebalance {
     int64_t saved_moves;          // of earlier cycles, no more than those of one
     cot_rebalance_clock *changed; // [L][E] when it last did
     bool *has_changed;            // [L][E]
+    double usual_change;          // of what is called, from one cycle to the next
+    int32_t changes;              // that it is the mean of
 } cot_rebalance;
 
 /* The first cycle is due an interval after `now`. Errors: INVALID_ARGUMENT, naming what is wrong; OUT_OF_MEMORY. Close either way. */
@@ -111,6 +113,11 @@ typedef struct cot_rebalance_seen {
     const uint16_t *experts; // [tokens][L][K]
     const int16_t *home;     // [tokens]
 } cot_rebalance_seen;
+
+/* Before a cycle: whether what is called has become another, so that what was called before tells nothing any more. `change`: which part of the
+ * calls went to other experts since the last cycle than before it, and `chance` how much so few calls differ by anyhow, as routing/popularity.h
+ * counts both; a change of 0 is not looked at. It has where that is far more than usual, and than chance. */
+bool cot_rebalance_turns(cot_rebalance *r, double change, double chance);
 
 /* A cycle, whether or not it is due; nothing is kept of it until it is adopted. Errors: INVALID_ARGUMENT: a layout of other sizes, or
  * with more experts on a rank than slots; OUT_OF_MEMORY. Close either way. */

@@ -47,7 +47,12 @@ cot_status cot_popularity_open(cot_popularity *p, const cot_popularity_options *
     p->tokens = calloc((size_t)o->n_homes, sizeof *p->tokens);
     p->held_experts = calloc((size_t)o->reservoir * calls_of(p) + 1, sizeof *p->held_experts);
     p->held_home = calloc((size_t)o->reservoir + 1, sizeof *p->held_home);
-    if (p->count && p->tokens && p->held_experts && p->held_home) return COT_OK;
+    p->held_position = calloc((size_t)o->reservoir + 1, sizeof *p->held_position);
+    p->marked.count = calloc(cells_of(p), sizeof *p->marked.count);
+    p->left.count = calloc(cells_of(p), sizeof *p->left.count);
+    if (p->count && p->tokens && p->held_experts && p->held_home && p->held_position && p->marked.count &&
+        p->left.count)
+        return COT_OK;
     return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the popularity of %zu experts", cells_of(p));
 }
 
@@ -57,6 +62,9 @@ void cot_popularity_close(cot_popularity *p)
     free(p->tokens);
     free(p->held_experts);
     free(p->held_home);
+    free(p->held_position);
+    free(p->marked.count);
+    free(p->left.count);
     *p = (cot_popularity){0};
 }
 
@@ -75,7 +83,11 @@ static void grow(cot_popularity *p, double by)
     const size_t homes = (size_t)p->options.n_homes;
     multiply(p->count, homes * cells_of(p), back);
     multiply(p->tokens, homes, back);
+    multiply(p->marked.count, cells_of(p), back);
+    multiply(p->left.count, cells_of(p), back);
     p->all_tokens *= back;
+    p->marked.tokens *= back;
+    p->left.tokens *= back;
     p->worth = 1;
 }
 
@@ -97,6 +109,7 @@ static void hold(cot_popularity *p, int32_t home, const uint16_t *experts, int64
     for (int32_t l = 0; l < p->options.n_layers; l++)
         memcpy(to + (size_t)l * K, experts + l * layer_stride, K * sizeof *to);
     p->held_home[at] = (int16_t)home;
+    p->held_position[at] = p->seen;
 }
 
 void cot_popularity_add(cot_popularity *p, int32_t home, const uint16_t *experts, int64_t layer_stride)
@@ -130,4 +143,68 @@ void cot_popularity_counts(double *counts, const cot_popularity *p, int32_t home
 double cot_popularity_tokens(const cot_popularity *p, int32_t home)
 {
     return (home == COT_POPULARITY_ALL ? p->all_tokens : p->tokens[home]) / p->worth;
+}
+
+/* ---- what is called lately ---- */
+
+static double count_of_all(const cot_popularity *p, size_t cell)
+{
+    double sum = 0;
+    for (size_t h = 0; h < (size_t)p->options.n_homes; h++) sum += p->count[h * cells_of(p) + cell];
+    return sum;
+}
+
+void cot_popularity_mark(cot_popularity *p)
+{
+    for (size_t i = 0; i < cells_of(p); i++) p->marked.count[i] = count_of_all(p, i);
+    p->marked.tokens = p->all_tokens;
+    p->marked.seen = p->seen;
+}
+
+double cot_popularity_change(double *chance, const cot_popularity *p)
+{
+    const double calls = p->options.top_k, since = (p->all_tokens - p->marked.tokens) * calls,
+                 before = (p->marked.tokens - p->left.tokens) * calls;
+    double apart = 0;
+    *chance = 0;
+    if (!(since > 0 && before > 0)) return 0;
+    for (size_t i = 0; i < cells_of(p); i++)
+        apart += fabs((count_of_all(p, i) - p->marked.count[i]) / since -
+                      (p->marked.count[i] - p->left.count[i]) / before);
+    // normal errors of variance share * (1 / n + 1 / m) of n calls and m: the sum over E shares is greatest where all are equal
+    *chance = sqrt(p->options.n_experts * p->worth * (1 / since + 1 / before) / (2 * acos(-1)));
+    return apart / 2 / p->options.n_layers;
+}
+
+void cot_popularity_leave(cot_popularity *p)
+{
+    memcpy(p->left.count, p->marked.count, cells_of(p) * sizeof *p->left.count);
+    p->left.tokens = p->marked.tokens;
+    p->left.seen = p->marked.seen;
+}
+
+static void swap_held(cot_popularity *p, int64_t a, int64_t b)
+{
+    uint16_t *x = p->held_experts + (size_t)a * calls_of(p), *y = p->held_experts + (size_t)b * calls_of(p);
+    const int16_t home = p->held_home[a];
+    const int64_t position = p->held_position[a];
+    for (size_t i = 0; i < calls_of(p); i++) {
+        const uint16_t expert = x[i];
+        x[i] = y[i];
+        y[i] = expert;
+    }
+    p->held_home[a] = p->held_home[b];
+    p->held_home[b] = home;
+    p->held_position[a] = p->held_position[b];
+    p->held_position[b] = position;
+}
+
+double cot_popularity_lately(double *counts, int64_t *held, cot_popularity *p)
+{
+    for (size_t i = 0; i < cells_of(p); i++)
+        counts[i] = fmax(0, count_of_all(p, i) - p->left.count[i]) / p->worth;
+    *held = 0;
+    for (int64_t i = 0; i < p->held; i++)
+        if (p->held_position[i] >= p->left.seen) swap_held(p, i, (*held)++);
+    return fmax(0, p->all_tokens - p->left.tokens) / p->worth;
 }

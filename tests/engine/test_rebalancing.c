@@ -227,6 +227,45 @@ static void hot_experts_leave_their_rank(void **state)
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) live_through(&ways[w], &seed);
 }
 
+/* Texts of so many cycles at least, made of four tokens from `first` on. */
+static void run_tokens(cot_engine *engine, int32_t first, int64_t cycles, uint64_t *seed)
+{
+    const int64_t until = told_of(engine).moved + told_of(engine).stayed + cycles;
+    while (told_of(engine).moved + told_of(engine).stayed < until) {
+        struct texts texts = draw_texts(4, seed);
+        for (int i = 0; i < REQUESTS; i++) {
+            texts.request[i] = forced_request(texts.ids[i], 64, 32);
+            for (int t = 0; t < 64; t++) texts.ids[i][t] += first;
+        }
+        struct records now = must_run(engine, texts.request, REQUESTS);
+        records_free(&now);
+        free_texts(&texts);
+    }
+}
+
+/* Where other experts are called than before the last cycle, what was before it is left out; a cycle that is but asked about changes nothing. */
+static void what_is_not_called_any_more_is_left_out(void **state)
+{
+    (void)state;
+    const struct way way = {.mode = "joint", .attention = "tp"};
+    uint64_t seed = test_seed();
+    cot_engine_options o = options_for(&way, "16steps");
+    cot_engine *engine = open_with(&o);
+    const cot_popularity *p = &engine->loop.profiles.popularity;
+    cot_engine_cycle cycle;
+    run_tokens(engine, 300, 5, &seed);
+    assert_int_equal(p->left.seen, 0);
+    assert_in_range(p->marked.seen, 1, p->seen);
+    const int64_t marked = p->marked.seen, before = p->seen;
+    while (moves_of(engine).id && !moves_of(engine).over) must_step(engine);
+    assert_int_equal(cot_engine_rebalance(&cycle, engine, true, NULL), COT_OK);
+    cot_engine_cycle_free(&cycle);
+    assert_int_equal(p->marked.seen, marked);
+    run_tokens(engine, 40, 2, &seed);
+    assert_in_range(p->left.seen, marked, before + 16 * 32);
+    cot_engine_close(engine);
+}
+
 /* ---- as asked for ---- */
 
 static bool holds(cot_engine *engine, const struct cot_engine_cycle_change *c)
@@ -439,9 +478,11 @@ static void what_does_not_go_with_it_is_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hot_experts_leave_their_rank), cmocka_unit_test(a_cycle_does_what_it_says),
-        cmocka_unit_test(moves_of_a_cycle_have_an_end), cmocka_unit_test(distances_are_those_of_ranks),
-        cmocka_unit_test(what_does_not_go_with_it_is_named)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(hot_experts_leave_their_rank),
+                                       cmocka_unit_test(what_is_not_called_any_more_is_left_out),
+                                       cmocka_unit_test(a_cycle_does_what_it_says),
+                                       cmocka_unit_test(moves_of_a_cycle_have_an_end),
+                                       cmocka_unit_test(distances_are_those_of_ranks),
+                                       cmocka_unit_test(what_does_not_go_with_it_is_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

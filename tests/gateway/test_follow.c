@@ -63,7 +63,9 @@ static cot_gateway_worker *add(world *w, int i, const char *url, const char *fin
     one->entry.url = (char *)url;
     one->fingerprint = (char *)fingerprint;
     one->is_coterie = fingerprint != NULL;
-    assert_int_equal(cot_http_client_open(&one->probing, w->g->base, "http://127.0.0.1:1", &(cot_http_client_options){0}, NULL), COT_OK);
+    assert_int_equal(cot_http_client_open(&one->probing, w->g->base, "http://127.0.0.1:1",
+                                          &(cot_http_client_options){0}, NULL),
+                     COT_OK);
     while (*end) end = &(*end)->next;
     *end = one;
     return one;
@@ -99,7 +101,8 @@ static void *listener(void *zmq, int type, const char *host, int port)
     void *socket = zmq_socket(zmq, type);
     assert_non_null(socket);
     zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof none);
-    zmq_setsockopt(socket, ZMQ_SNDHWM, &none, sizeof none); // without end: what is published twice takes no other's place
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &none,
+                   sizeof none); // without end: what is published twice takes no other's place
     zmq_setsockopt(socket, ZMQ_IPV6, &six, sizeof six);
     snprintf(endpoint, sizeof endpoint, port ? "tcp://%s:%d" : "tcp://%s:*", host, port);
     if (zmq_bind(socket, endpoint) == 0) return socket;
@@ -242,7 +245,8 @@ static bool in_vain(const char *what)
          !(CONDITION) && (cot_now_ns() < until_ns || in_vain(#CONDITION)); turn(w, p))
 
 /* A subscription takes effect some time after it was made: batches of the same number come until one has arrived. */
-static void publish_until_held(world *w, publisher p[RANKS], const cot_gateway_worker *one, int rank, int block)
+static void publish_until_held(world *w, publisher p[RANKS], const cot_gateway_worker *one, int rank,
+                               int block)
 {
     UNTIL(holds(w, one, rank, block)) tell(&p[rank], 0, block, false);
 }
@@ -291,9 +295,10 @@ static void test_no_addresses(void **state)
     static const struct {
         const char *endpoint;
         bool first, second;
-    } cases[] = {{"tcp://*:65534", true, true}, {"tcp://*:65535", true, false}, {"tcp://*:0", false, false},
-                 {"tcp://*:65536", false, false}, {"udp://*:5", false, false}, {"tcp:", false, false},
-                 {"tcp://host", false, false}, {"", false, false}};
+    } cases[] = {{"tcp://*:65534", true, true}, {"tcp://*:65535", true, false},
+                 {"tcp://*:0", false, false},   {"tcp://*:65536", false, false},
+                 {"udp://*:5", false, false},   {"tcp:", false, false},
+                 {"tcp://host", false, false},  {"", false, false}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world own, *w = &own;
@@ -476,7 +481,8 @@ static void test_learners(void **state)
     }
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < 6; j++) {
-            const bool alike = prints[i] && prints[j] ? !strcmp(prints[i], prints[j]) : prints[i] == prints[j];
+            const bool alike =
+                prints[i] && prints[j] ? !strcmp(prints[i], prints[j]) : prints[i] == prints[j];
             assert_int_equal(one[i]->learner == one[j]->learner, alike);
         }
     for (int i = 0; i < N; i++) assert_true(one[i]->learner >= COT_GATEWAY_TARGETS);
@@ -526,12 +532,10 @@ static void test_many_learners(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_addresses),
-                                       cmocka_unit_test(test_no_addresses),
-                                       cmocka_unit_test(test_replays),
-                                       cmocka_unit_test(test_replay_then_snapshot),
-                                       cmocka_unit_test(test_snapshots),
-                                       cmocka_unit_test(test_learners),
-                                       cmocka_unit_test(test_many_learners)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_addresses),    cmocka_unit_test(test_no_addresses),
+        cmocka_unit_test(test_replays),      cmocka_unit_test(test_replay_then_snapshot),
+        cmocka_unit_test(test_snapshots),    cmocka_unit_test(test_learners),
+        cmocka_unit_test(test_many_learners)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,6 +130,89 @@ static void the_reservoir_halves_too(void **state)
     assert_true(fabs(age / (HELD * ROUNDS) - mean) < 8 * deviation);
 }
 
+/* What is called lately, and how far that is from before, at marks and turns of any time, against sums over the tokens that came since. */
+static void what_came_before_can_be_left_out(void **state)
+{
+    scratch_pad *pad = *state;
+    enum { L = 3, E = 12, K = 2, HELD = 64, TOKENS = 1500 };
+    static struct token token[TOKENS];
+    int turns = 0;
+    for (int round = 0; round < 12; round++) {
+        const double life = (const double[]){2, 40, 1000}[round % 3];
+        const cot_popularity_options options = {.n_layers = L,
+                                                .n_experts = E,
+                                                .top_k = K,
+                                                .n_homes = 1 + round % 3,
+                                                .half_life_tokens = life,
+                                                .reservoir = HELD,
+                                                .seed = pad->seed + (uint64_t)round};
+        cot_popularity p;
+        cot_error error;
+        assert_int_equal(cot_popularity_open(&p, &options, &error), COT_OK);
+        int mark = 0, left = 0;
+        for (int n = 0; n < TOKENS; n++) {
+            token[n] = (struct token){.home = (int)pad_draw(pad, (uint32_t)options.n_homes), .when = n + 1};
+            for (int l = 0; l < L; l++) draw_experts(pad, token[n].experts + l * K, K, E);
+            cot_popularity_add(&p, token[n].home, token[n].experts, K);
+            if (pad_draw(pad, 40)) continue;
+            double want[2][L * E] = {{0}}, sum[2] = {0}, got[L * E], apart = 0, chance;
+            for (int i = left; i <= n; i++) {
+                const double worth = exp2((i - n) / life);
+                sum[i >= mark] += worth;
+                for (int l = 0; l < L; l++)
+                    for (int k = 0; k < K; k++) want[i >= mark][l * E + token[i].experts[l * K + k]] += worth;
+            }
+            int64_t held;
+            assert_near(cot_popularity_lately(got, &held, &p), sum[0] + sum[1]);
+            for (int i = 0; i < L * E; i++) assert_near(got[i], want[0][i] + want[1][i]);
+            for (int64_t i = 0; i < p.held; i++) { // each is whole, and those that came lately stand first
+                const int64_t at = p.held_position[i];
+                assert_int_equal(at >= left, i < held);
+                assert_memory_equal(p.held_experts + i * L * K, token[at].experts, L * K * sizeof(uint16_t));
+                assert_int_equal(p.held_home[i], token[at].home);
+            }
+            const bool both = mark > left && mark <= n;
+            for (int i = 0; both && i < L * E; i++)
+                apart += fabs(want[1][i] / (sum[1] * K) - want[0][i] / (sum[0] * K));
+            assert_near(cot_popularity_change(&chance, &p), apart / 2 / L);
+            assert_near(chance, both ? sqrt(E / (2 * acos(-1)) * (1 / sum[0] + 1 / sum[1]) / K) : 0);
+            if (pad_draw(pad, 2)) {
+                cot_popularity_leave(&p);
+                turns += left != mark;
+                left = mark;
+            }
+            if (pad_draw(pad, 2)) {
+                cot_popularity_mark(&p);
+                mark = n + 1;
+            }
+        }
+        cot_popularity_close(&p);
+    }
+    assert_true(turns > 20);
+}
+
+/* Of calls that are drawn from the same all the time, two parts are hardly further apart than chance has them. */
+static void chance_is_told(void **state)
+{
+    scratch_pad *pad = *state;
+    enum { L = 16, E = 32, K = 4, TOKENS = 2000 };
+    const cot_popularity_options options = {
+        .n_layers = L, .n_experts = E, .top_k = K, .n_homes = 1, .half_life_tokens = 1e6};
+    cot_popularity p;
+    cot_error error;
+    assert_int_equal(cot_popularity_open(&p, &options, &error), COT_OK);
+    for (int i = 0; i < TOKENS; i++) {
+        uint16_t experts[L * K];
+        for (int l = 0; l < L; l++) draw_experts(pad, experts + l * K, K, E);
+        if (i == TOKENS / 2) cot_popularity_mark(&p);
+        cot_popularity_add(&p, 0, experts, K);
+    }
+    double chance;
+    const double change = cot_popularity_change(&chance, &p);
+    assert_true(change > 0.7 * chance && change < 1.1 * chance); // a token's experts differ: less than chance
+    cot_popularity_close(&p);
+}
+
 static void bad_options_are_refused(void **state)
 {
     (void)state;
@@ -225,9 +308,12 @@ static void signatures_count_and_halve(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_halve), cmocka_unit_test(the_reservoir_halves_too),
-        cmocka_unit_test(bad_options_are_refused), cmocka_unit_test(shapes_keep_what_fits),
-        cmocka_unit_test(signatures_count_and_halve)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(counts_halve),
+                                       cmocka_unit_test(the_reservoir_halves_too),
+                                       cmocka_unit_test(what_came_before_can_be_left_out),
+                                       cmocka_unit_test(chance_is_told),
+                                       cmocka_unit_test(bad_options_are_refused),
+                                       cmocka_unit_test(shapes_keep_what_fits),
+                                       cmocka_unit_test(signatures_count_and_halve)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
