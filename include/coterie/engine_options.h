@@ -172,8 +172,8 @@ typedef struct cot_engine_options {
         const char *home_by;
         /* A file of cot_predictor_write (`coterie group --tables`) for this model, of any number of ranks, by whose token
          * table the experts of requests are foretold from the last tokens of their prompts. With block_tokens and a
-         * half-life of popularity what the KV cache holds of a prompt comes first: what its text called. Default: no
-         * tables. */
+         * half-life of popularity what the KV cache holds of a prompt comes first: what its text called. With schedule
+         * "fcfs" and home_by "load" nobody would ask them, which is an error. Default: no tables. */
         const char *signature_tables;
     } batch;
     /* The KV cache. */

@@ -170,6 +170,15 @@ void cot_predict_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor 
 void cot_predict_experts(float *score, const cot_predictor *predictor, cot_predict_method method,
                          const cot_predict_batch *batch);
 
+/* What a text calls, foretold from its last tokens by the token table: the rows [the result] of those that the table knows of the last
+ * COT_PREDICT_TEXT_TOKENS of `ids` [n]; and of one layer the mean of what these say, at most 1, to share [E]. `known` is 1 or more;
+ * scratch [COT_PREDICT_TEXT_TOKENS][E]. Thread-safe. */
+enum { COT_PREDICT_TEXT_TOKENS = 128 };
+int64_t cot_predict_text_rows(int32_t rows[COT_PREDICT_TEXT_TOKENS], const cot_predictor *predictor,
+                              const int32_t *ids, int64_t n);
+void cot_predict_text_shares(float *share, float *scratch, const cot_predictor *predictor, int32_t layer,
+                             const int32_t *rows, int64_t known);
+
 #ifdef __cplusplus
 }
 #endif

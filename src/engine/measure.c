@@ -132,6 +132,11 @@ static cot_status choose_schedule(cot_engine *e, const cot_engine_resolved *opti
         return cot_fail(
             error, COT_INVALID_ARGUMENT,
             "home-by 'experts' needs attention 'dp': where heads are split all ranks hold a request");
+    if (e->signatures.tables && !e->admits_by_experts && !e->homes_by_experts)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "signature tables are of no use with schedule 'fcfs' and home-by 'load': one of them must be "
+            "'experts'");
     if (cot_engine_foretells(e) || (!e->admits_by_experts && !e->homes_by_experts)) return COT_OK;
     return cot_fail(error, COT_INVALID_ARGUMENT,
                     "%s 'experts' needs signature tables, or a prefix cache and a half-life of popularity, "

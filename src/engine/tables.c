@@ -118,7 +118,7 @@ cot_status cot_engine_signatures_open(cot_engine_signatures *s, const char *path
         return cot_fail(error, COT_INVALID_ARGUMENT, "'%s' has no token table", path);
     s->n_layers = shape.n_layers;
     s->n_experts = shape.n_experts;
-    s->scores = calloc(COT_ENGINE_SIGNATURE_TOKENS * (size_t)shape.n_experts, sizeof *s->scores);
+    s->scores = calloc((COT_PREDICT_TEXT_TOKENS + 1) * (size_t)shape.n_experts, sizeof *s->scores);
     return s->scores ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for signatures");
 }
 
@@ -131,23 +131,14 @@ void cot_engine_signatures_close(cot_engine_signatures *s)
 
 bool cot_engine_signature(const cot_engine_signatures *s, uint8_t *share, const int32_t *tokens, int64_t n)
 {
-    int32_t rows[COT_ENGINE_SIGNATURE_TOKENS];
-    const int64_t last = n < COT_ENGINE_SIGNATURE_TOKENS ? n : COT_ENGINE_SIGNATURE_TOKENS;
-    int64_t known = 0;
-    if (!s->tables) return false;
-    cot_predict_rows(rows, s->tables, tokens + n - last, last);
-    for (int64_t t = 0; t < last; t++)
-        if (rows[t] >= 0) rows[known++] = rows[t];
+    int32_t rows[COT_PREDICT_TEXT_TOKENS];
+    const int64_t known = s->tables ? cot_predict_text_rows(rows, s->tables, tokens, n) : 0;
+    float *mean = s->scores, *scratch = s->scores + s->n_experts;
     if (!known) return false;
     for (int32_t l = 0; l < s->n_layers; l++) {
-        const cot_predict_batch batch = {.layer = l, .n_tokens = known, .row = rows};
-        cot_predict_experts(s->scores, s->tables, COT_PREDICT_TOKEN_TABLE, &batch);
-        for (int32_t e = 0; e < s->n_experts; e++) {
-            float sum = 0;
-            for (int64_t t = 0; t < known; t++) sum += s->scores[t * s->n_experts + e];
-            const float mean = sum / (float)known;
-            share[(int64_t)l * s->n_experts + e] = (uint8_t)((mean < 1 ? mean : 1) * UINT8_MAX + 0.5f);
-        }
+        cot_predict_text_shares(mean, scratch, s->tables, l, rows, known);
+        for (int32_t e = 0; e < s->n_experts; e++)
+            share[(int64_t)l * s->n_experts + e] = (uint8_t)(mean[e] * UINT8_MAX + 0.5f);
     }
     return true;
 }

@@ -27,13 +27,11 @@ const int32_t *cot_engine_tables_groups(const cot_predictor *tables, int32_t fir
 cot_status cot_engine_tables_agree(const int32_t *group, const char *path, const cot_expert_layout *layout,
                                    const char *name, cot_error *error);
 
-enum { COT_ENGINE_SIGNATURE_TOKENS = 128 }; // of a prompt, its last ones
-
 /* What foretells the experts of texts. */
 typedef struct cot_engine_signatures {
     cot_predictor *tables; // NULL: nothing does
     int32_t n_layers, n_experts;
-    float *scores; // [COT_ENGINE_SIGNATURE_TOKENS][E] scratch
+    float *scores; // [1 + COT_PREDICT_TEXT_TOKENS][E] scratch
 } cot_engine_signatures;
 
 /* By the token table of a file, of the model's MoE layers `moe_layer`. Errors: cot_engine_tables_open's, of any number of ranks;

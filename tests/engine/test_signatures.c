@@ -32,7 +32,7 @@ static bool of_one(float *scores, const cot_predictor *tables, int32_t layer, in
     return row >= 0;
 }
 
-/* The mean over the last COT_ENGINE_SIGNATURE_TOKENS tokens, those aside that the tables do not know; nothing where these are all. */
+/* The mean over the last COT_PREDICT_TEXT_TOKENS tokens, those aside that the tables do not know; nothing where these are all. */
 static void prompts_are_foretold_by_their_last_tokens(void **state)
 {
     (void)state;
@@ -52,7 +52,7 @@ static void prompts_are_foretold_by_their_last_tokens(void **state)
     int64_t unknown = 0;
     for (int i = 0; i < PROMPTS; i++) {
         const int64_t n = 1 + (int64_t)(draw(&seed) % (i % 2 ? MOST : 3)),
-                      begin = n > COT_ENGINE_SIGNATURE_TOKENS ? n - COT_ENGINE_SIGNATURE_TOKENS : 0;
+                      begin = n > COT_PREDICT_TEXT_TOKENS ? n - COT_PREDICT_TEXT_TOKENS : 0;
         int32_t *ids =
             drawn_ids(n, i % 4 ? engine->info.vocab : 1 << 30, &seed); // ids that none has learnt, too
         int64_t known = 0;
@@ -77,6 +77,10 @@ static void prompts_are_foretold_by_their_last_tokens(void **state)
     free(one);
     cot_engine_close(engine);
     o.batch.schedule = "fcfs"; // then nobody asks
+    cot_error error;
+    assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "signature tables are of no use"));
+    o.batch.signature_tables = NULL;
     engine = must_open(&o);
     assert_int_equal(engine->loop.scheduler.limits.foresight.cells, 0);
     cot_engine_close(engine);
