@@ -26,9 +26,14 @@ typedef struct cot_gateway_options {
     const char *const *admin_keys;
     const char *
         worker_ca_certs; /* a PEM file of certificates that those of workers with https:// must come from; NULL: the system's */
-    const char *worker_key;         /* sent to workers that have no key of their own; default NULL: none */
-    cot_route_policy policy;        /* default COT_ROUTE_JOINT */
-    cot_route_scales scales;        /* of its terms; default 1 of each */
+    const char *worker_key;  /* sent to workers that have no key of their own; default NULL: none */
+    cot_route_policy policy; /* default COT_ROUTE_JOINT */
+    cot_route_scales scales; /* of its terms; default 1 of each */
+    /* Requests that come within so many microseconds of the first are assigned together; at most 10,000. Default 0: each by itself. */
+    int64_t batch_us;
+    /* A file of cot_predictor_write (`coterie group --tables`) for the workers' model, which foretells what a prompt calls of which no worker
+     * has told. Default NULL: none. */
+    const char *signature_tables;
     const cot_tokenizer *tokenizer; /* of the workers' model; NULL, the default: workers are asked */
     const cot_chat_template *chat;  /* likewise; NULL: conversations are tokenised by workers */
     int64_t block_tokens;           /* of the index where no worker says; default 16 */

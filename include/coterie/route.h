@@ -152,7 +152,7 @@ bool cot_route_choose(cot_route_book *book, const cot_route_request *request, in
 /* What a request would cost at a target, used or not; of policies that look at other things, too. `decision` has that target. */
 void cot_route_weigh(const cot_route_book *book, const cot_route_request *request, size_t target,
                      int64_t now_ns, cot_route_decision *decision);
-/* What `joint` makes of terms, by its scales. */
+/* What `joint` makes of terms, by its scales; `kv`: the same without experts. */
 double cot_route_score(const cot_route_book *book, const cot_route_terms *terms);
 /* It was sent there. Returns its number in the book, 0 when memory runs out. */
 uint64_t cot_route_assigned(cot_route_book *book, const cot_route_request *request,
@@ -166,6 +166,16 @@ void cot_route_ended(cot_route_book *book, uint64_t number, uint64_t answered, i
  * their targets, two and two, where that costs less in all; decisions and numbers follow. */
 void cot_route_exchange(cot_route_book *book, const cot_route_request *requests,
                         cot_route_decision *decisions, uint64_t *numbers, size_t count, int64_t now_ns);
+
+/* Requests [count], COT_ROUTE_MOST_TOGETHER at most, that came together: each in turn goes to where it costs least, where it also finds what
+ * those before it will have computed; then those that find nothing of each other exchange their targets as above, where the policy is `joint` or `kv`. depth
+ * [count][targets] is what each finds at first (requests[i].depth is set to its row). numbers[i] is 0, and the target COT_ROUTE_NOBODY, where there is none that may be used; 0
+ * alone: memory ran out. */
+enum { COT_ROUTE_MOST_TOGETHER = 64 };
+#define COT_ROUTE_NOBODY SIZE_MAX
+void cot_route_choose_together(cot_route_book *book, cot_route_request *requests, uint32_t *depth,
+                               cot_route_decision *decisions, uint64_t *numbers, size_t count,
+                               int64_t now_ns);
 
 /* What a target computed, and how long that took. */
 typedef struct cot_route_work {

@@ -32,9 +32,18 @@ static void on_popularity(void *context, bool replayed, uint64_t number, const v
         w->ignored_signatures++;
 }
 
-/* Cells of the first worker that tells are those of all. False: memory ran out. */
-static bool begin(cot_gateway *g, size_t cells, const char *model_hash)
+bool cot_gateway_begin_experts(cot_gateway *g, size_t cells, const char *model_hash)
 {
+    if (g->cells) {
+        const bool is_like =
+            cells == g->cells && (!*model_hash || !*g->model_hash || !strcmp(model_hash, g->model_hash));
+        char *hash = is_like && !*g->model_hash ? strdup(model_hash) : NULL;
+        if (hash) {
+            free(g->model_hash);
+            g->model_hash = hash;
+        }
+        return is_like;
+    }
     g->signatures = cot_route_signatures_open(MOST_BLOCKS, cells);
     g->model_hash = strdup(model_hash);
     if (!g->signatures || !g->model_hash || cot_route_book_set_cells(g->book, cells, NULL) != COT_OK) {
@@ -62,10 +71,10 @@ cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *docum
                         w->entry.name);
         return COT_OK;
     }
-    if (!g->cells && !begin(g, (size_t)cells, hash))
-        return cot_fail(error, COT_OUT_OF_MEMORY,
-                        "out of memory for signatures of %" JSON_INTEGER_FORMAT " experts", cells);
-    if ((size_t)cells != g->cells || strcmp(hash, g->model_hash) != 0) {
+    if (!cot_gateway_begin_experts(g, (size_t)cells, hash)) {
+        if (!g->cells)
+            return cot_fail(error, COT_OUT_OF_MEMORY,
+                            "out of memory for signatures of %" JSON_INTEGER_FORMAT " experts", cells);
         cot_access_tell(&g->access, COT_LOG_WARNING,
                         "worker '%s': its signatures are of another model than the others': they are ignored",
                         w->entry.name);

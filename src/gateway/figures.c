@@ -75,6 +75,9 @@ void cot_gateway_write_figures(cot_gateway *g, cot_prometheus *out)
                   f->untokenised);
     write_counter(out, "coterie:router_kv_event_gaps_total",
                   "Gaps in events of KV caches that could not be closed", f->gaps);
+    write_counter(out, "coterie:router_foretold_total",
+                  "Requests whose experts tables foretold, as no worker had told of their blocks",
+                  f->foretold);
     write_workers(g, out);
     cot_prometheus_metric(out, blocks, "gauge", "Blocks that some worker holds");
     cot_prometheus_value(out, blocks, NULL, 0, (double)index.blocks);

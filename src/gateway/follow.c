@@ -217,7 +217,8 @@ static cot_status follow_experts(cot_gateway_worker *w, const json_t *document, 
     const char *said =
         json_string_value(json_object_get(json_object_get(document, "popularity"), "endpoint"));
     const char *from = w->entry.popularity ? w->entry.popularity : said;
-    w->layers_every = 1;
+    cot_gateway_check_tables(w, document);
+    w->layers_every = cot_gateway_layers_every(w->gateway);
     if (!from || !write_endpoint(endpoint, from, 0, w->entry.url)) return COT_OK;
     return cot_gateway_follow_experts(w, document, endpoint, error);
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST_FILE_BYTES = 4 << 20, WATCH_MS = 100 };
+enum { MOST_FILE_BYTES = 4 << 20, WATCH_MS = 100, MOST_BATCH_US = 10000 };
 
 void cot_gateway_options_init(cot_gateway_options *options)
 {
@@ -234,14 +234,14 @@ static cot_status copy_options(cot_gateway *g, const cot_gateway_options *option
     o->access = (cot_access_options){0};
     o->urls = NULL; // workers have them
     const bool good = copy_text(&o->file) & copy_text(&o->worker_key) & cot_access_list_copy(&o->admin_keys) &
-                      copy_text(&o->worker_ca_certs);
+                      copy_text(&o->worker_ca_certs) & copy_text(&o->signature_tables);
     if (!good) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a gateway");
     const cot_route_scales *s = &o->scales;
     if (!(s->kv >= 0 && s->experts >= 0 && s->load >= 0 && s->kv + s->experts + s->load < HUGE_VAL))
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "a scale of the router's terms is below 0, or no number");
-    if (o->stall_ms < 1 || o->shutdown_ms < 0 || o->policy >= COT_ROUTE_POLICIES || o->block_tokens < 0 ||
-        o->block_tokens > 65536)
+    if (o->batch_us < 0 || o->batch_us > MOST_BATCH_US || o->stall_ms < 1 || o->shutdown_ms < 0 ||
+        o->policy >= COT_ROUTE_POLICIES || o->block_tokens < 0 || o->block_tokens > 65536)
         return cot_fail(error, COT_INVALID_ARGUMENT, "an option of a gateway is out of its range");
     return cot_access_open(&g->access, &options->access, error);
 }
@@ -287,6 +287,7 @@ cot_status cot_gateway_open(cot_gateway **gateway, const cot_gateway_options *op
     g->reload.fd = -1;
     cot_status status = copy_options(g, options, error);
     if (status == COT_OK) status = open_figures(&g->figures, error);
+    if (status == COT_OK) status = cot_gateway_open_tables(g, error);
     if (status == COT_OK) status = start_events(g, error);
     for (const char *const *url = options->urls; url && *url && status == COT_OK; url++)
         status = add_url(g, *url, error);
@@ -321,10 +322,11 @@ void cot_gateway_close(cot_gateway *g)
     cot_gateway_free_workers(g);
     cot_tls_close(g->tls);
     cot_route_signatures_close(g->signatures);
+    cot_gateway_close_tables(g);
     free(g->model_hash);
     cot_route_book_close(g->book);
     cot_route_index_close(g->index);
-    struct event *const events[] = {g->on_second, g->on_watch};
+    struct event *const events[] = {g->on_second, g->on_watch, g->on_window};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i]) event_free(events[i]);
     cot_access_ending_close(&g->ending);
@@ -337,5 +339,6 @@ void cot_gateway_close(cot_gateway *g)
     free((char *)g->options.file);
     free((char *)g->options.worker_key);
     free((char *)g->options.worker_ca_certs);
+    free((char *)g->options.signature_tables);
     free(g);
 }

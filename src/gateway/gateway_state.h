@@ -6,13 +6,16 @@
  *     worker.c   a worker: health, what it says of itself, whether it gets requests
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
  *     experts.c  what requests call, as workers publish it
+ *     tables.c   the same, as tables foretell it of prompts of which no worker has told
  *     fleet.c    the list of workers
  *     discover.c  workers that a name of DNS stands for
  *     decisions.c  where the last requests went, and why */
 #ifndef COT_GATEWAY_STATE_H
 #define COT_GATEWAY_STATE_H
 #include "access/ending.h"
+#include "base/hash.h"
 #include "coterie/gateway.h"
+#include "coterie/predict.h"
 #include "gateway/ask.h"
 #include "gateway/decisions.h"
 #include "gateway/discover.h"
@@ -23,6 +26,7 @@
 #include "net/wake.h"
 #include "route/feed.h"
 #include "route/signatures.h"
+#include "routing/signature.h"
 
 #include <jansson.h>
 
@@ -96,10 +100,19 @@ struct cot_gateway_worker {
     uint64_t signatures, ignored_signatures; // that it told; which were of no use
 };
 
+/* Tables of `coterie group`. */
+typedef struct cot_gateway_tables {
+    cot_predictor *predictor;             // NULL: there are none, or the workers' model is another one
+    char model_hash[COT_HASH_TEXT_BYTES]; // empty: it is not said
+    cot_signature_shape shape;
+    float *share;   // [cells]
+    float *scratch; // [COT_PREDICT_TEXT_TOKENS][E]
+} cot_gateway_tables;
+
 typedef enum cot_gateway_stage { COT_STAGE_TOKENISE, COT_STAGE_DECIDE, COT_STAGES } cot_gateway_stage;
 
 typedef struct cot_gateway_figures {
-    uint64_t requests, refused, resumptions, broken_streams, gaps, untokenised;
+    uint64_t requests, refused, resumptions, broken_streams, gaps, untokenised, foretold;
     cot_prometheus_histogram stage[COT_STAGES];
 } cot_gateway_figures;
 
@@ -111,7 +124,7 @@ struct cot_gateway {
     struct cot_tls *tls; // to workers; NULL: none is spoken to so
     cot_wake reload;
     cot_access_ending ending;
-    struct event *on_second, *on_watch;
+    struct event *on_second, *on_watch, *on_window; // on_window NULL: nobody has waited yet
     void *zmq;
     cot_discovery *discovery[COT_GATEWAY_NAMES];
     size_t discoveries;
@@ -119,14 +132,18 @@ struct cot_gateway {
     char file_stamp[96];         // of the file as it was last read
     cot_route_index *index;
     cot_route_book *book;
-    size_t block_tokens;              // 0: no worker has said yet: index and book are not there
-    cot_route_signatures *signatures; // NULL: no worker tells what requests call
+    size_t block_tokens; // 0: no worker has said yet: index and book are not there
+    cot_gateway_tables tables;
+    cot_route_signatures *signatures; // NULL: nothing tells what requests call
     size_t cells;                     // of signatures; 0: the same
-    char *model_hash;                 // whose cells these are
+    char *model_hash;                 // whose cells these are; empty: it is not said
     cot_gateway_target target[COT_GATEWAY_TARGETS];
     size_t learners;   // that were given away
     cot_relay *relays; // under way
-    uint64_t drawn;    // seeds
+    cot_relay *waiting
+        [COT_ROUTE_MOST_TOGETHER]; // [waiting_count] for others, to be assigned together; NULL: it has left
+    size_t waiting_count;
+    uint64_t drawn; // seeds
     cot_gateway_figures figures;
     cot_decisions decisions;
 };
@@ -168,10 +185,25 @@ void cot_gateway_tick_follow(cot_gateway_worker *w, int64_t now_ns);
 /* Follows what the worker's requests call. Signatures of another model are not, which is told. Errors: those of cot_subscriber_open. */
 cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *document, const char *endpoint,
                                       cot_error *error);
+/* Calls are of so many cells of a model; `model_hash` empty: of which one is not said. False: they are of other cells, or of another model, or
+ * memory ran out. */
+bool cot_gateway_begin_experts(cot_gateway *g, size_t cells, const char *model_hash);
 /* What a prompt of such blocks will call; NULL: nothing is known. Until the next signature. */
 const cot_route_calls *cot_gateway_calls(cot_gateway *g, const uint64_t *keys, size_t blocks);
 /* Each second: the book is told what requests call in the mean. */
 void cot_gateway_tick_experts(cot_gateway *g);
+
+/* ---- tables.c ---- */
+
+/* Errors: those of cot_predictor_open; INVALID_ARGUMENT where there is no token table. */
+cot_status cot_gateway_open_tables(cot_gateway *g, cot_error *error);
+void cot_gateway_close_tables(cot_gateway *g);
+/* Tables of another model than a worker's are not used any more, which is told. */
+void cot_gateway_check_tables(cot_gateway_worker *w, const json_t *document);
+/* Of the layers that calls are of, where no worker says it. */
+double cot_gateway_layers_every(const cot_gateway *g);
+/* What a prompt of these ids [count] will call, malloc'd; NULL: the tables do not know. It counts among what is usual. */
+cot_route_calls *cot_gateway_foretell(cot_gateway *g, const int32_t *ids, size_t count);
 
 /* ---- relay.c ---- */
 

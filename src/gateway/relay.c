@@ -40,6 +40,7 @@ void cot_relay_release(cot_relay *r)
     cot_gateway *g = r->gateway;
     cot_relay_drop_call(r);
     cot_relay_drop_ids(r);
+    cot_relay_leave_others(r);
     *(r->before ? &r->before->behind : &g->relays) = r->behind;
     if (r->behind) r->behind->before = r->before;
     if (r->timer) event_free(r->timer);
@@ -48,6 +49,7 @@ void cot_relay_release(cot_relay *r)
     free(r->body);
     json_decref(r->json);
     free(r->keys);
+    free(r->foretold);
     free(r->fingerprint);
     cot_buffer_free(&r->answer);
     cot_buffer_free(&r->event);

@@ -2,6 +2,7 @@
  *
  *     relay.c         it comes, ends, and is looked after
  *     relay_ids.c     ids of its prompt
+ *     relay_together.c  it waits for others, to be assigned with them
  *     relay_ask.c     who is asked, and who goes on when that one dies
  *     relay_answer.c  what the one who was asked answers, and what of it the client is sent */
 #ifndef COT_GATEWAY_RELAY_H
@@ -29,7 +30,8 @@ struct cot_relay {
     uint64_t seed;  // for a request without one
     uint64_t *keys; // [blocks]
     size_t blocks;
-    uint64_t tokens; // of the prompt, or as many as its bytes make presume
+    cot_route_calls *foretold; // of its answer, by tables; NULL: nothing
+    uint64_t tokens;           // of the prompt, or as many as its bytes make presume
     int64_t began_ns;
     cot_ask tokenize;
     cot_gateway_worker *tokenizes; // who is asked that; NULL: nobody
@@ -80,10 +82,19 @@ void cot_relay_drop_ids(cot_relay *r);
 /* Goes without them where nobody has told them for long. */
 void cot_relay_watch_ids(cot_relay *r, int64_t now_ns);
 
+/* ---- relay_together.c ---- */
+
+/* Whether it is asked for later, with those that come meanwhile: by then it may be gone. */
+bool cot_relay_wait_for_others(cot_relay *r);
+void cot_relay_leave_others(cot_relay *r); // whether it waits or not
+
 /* ---- relay_ask.c ---- */
 
 /* Asks the best target that is left. */
 void cot_relay_ask(cot_relay *r);
+/* Asks the best targets for requests [count] that have not been sent anywhere yet; those that are NULL, or leave meanwhile (they become
+ * NULL), are left out. */
+void cot_relay_ask_together(cot_gateway *g, cot_relay **relays, size_t count);
 /* It would rather not, now: the next one is asked. `retry_after` NULL: not said. */
 void cot_relay_refused(cot_relay *r, const char *retry_after);
 /* Whether another can go on where the stream is. */

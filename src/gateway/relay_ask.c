@@ -5,6 +5,7 @@
 #include <event2/event.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -74,6 +75,20 @@ static bool is_out(const cot_relay *r, const cot_gateway_worker *w)
     return r->begun && (!w->is_coterie || !w->fingerprint || strcmp(w->fingerprint, r->fingerprint) != 0);
 }
 
+/* What the book is asked; `depth` [COT_GATEWAY_PLACES] is all 0. */
+static void describe(cot_relay *r, cot_route_request *request, uint32_t *depth)
+{
+    cot_gateway *g = r->gateway;
+    const cot_route_calls *told = cot_gateway_calls(g, r->keys, r->blocks);
+    if (r->blocks) cot_route_index_match(g->index, depth, r->keys, r->blocks);
+    *request = (cot_route_request){.blocks = r->blocks,
+                                   .tokens = r->tokens + r->delivery.tokens,
+                                   .max_tokens = r->request.max_tokens,
+                                   .depth = depth,
+                                   .keys = r->keys,
+                                   .calls = told ? told : r->foretold};
+}
+
 /* The best target that is left. */
 static bool choose(cot_relay *r, cot_route_request *request, cot_route_decision *decision, uint32_t *depth)
 {
@@ -83,13 +98,7 @@ static bool choose(cot_relay *r, cot_route_request *request, cot_route_decision 
     for (const cot_gateway_worker *w = g->workers; w; w = w->next)
         for (size_t t = w->first_target; is_out(r, w) && t < w->first_target + w->targets; t++)
             cot_route_book_set_usable(g->book, t, false);
-    if (r->blocks) cot_route_index_match(g->index, depth, r->keys, r->blocks);
-    *request = (cot_route_request){.blocks = r->blocks,
-                                   .tokens = r->tokens + r->delivery.tokens,
-                                   .max_tokens = r->request.max_tokens,
-                                   .depth = depth,
-                                   .keys = r->keys,
-                                   .calls = cot_gateway_calls(g, r->keys, r->blocks)};
+    describe(r, request, depth);
     const bool found = cot_route_choose(g->book, request, now_ns, decision);
     for (const cot_gateway_worker *w = g->workers; w; w = w->next)
         if (is_out(r, w)) cot_gateway_set_usable(w);
@@ -121,17 +130,11 @@ static void none_left(cot_relay *r)
     cot_relay_fail_with(r, 503, "no_worker", "no worker can be reached");
 }
 
-void cot_relay_ask(cot_relay *r)
+/* Sends it where the decision says; the book has it then. */
+static void give(cot_relay *r, const cot_route_request *request, const cot_route_decision *decision)
 {
     cot_gateway *g = r->gateway;
-    uint32_t depth[COT_GATEWAY_PLACES] = {0};
-    cot_route_request request;
-    cot_route_decision decision;
-    if ((!r->begun && r->refusals >= MOST_REFUSALS) || !choose(r, &request, &decision, depth)) {
-        none_left(r);
-        return;
-    }
-    cot_gateway_target *t = &g->target[decision.target];
+    cot_gateway_target *t = &g->target[decision->target];
     cot_gateway_worker *w = t->worker;
     r->sent_ns = cot_now_ns();
     if (!cot_relay_expect(r, w) || !send_to(r, w, t->rank)) {
@@ -140,16 +143,16 @@ void cot_relay_ask(cot_relay *r)
     }
     r->tokens_before = r->delivery.tokens;
     r->worker = w;
-    r->of_target = decision.target;
-    r->cached = decision.cached;
+    r->of_target = decision->target;
+    r->cached = decision->cached;
     if (r->generates)
-        cot_decisions_keep(g, &request, &decision,
+        cot_decisions_keep(g, request, decision,
                            r->begun      ? COT_DECISION_RESUMED
                            : r->deaths   ? COT_DECISION_DIED
                            : r->refusals ? COT_DECISION_REFUSED
                                          : COT_DECISION_FIRST,
                            r->delivery.tokens, r->sent_ns);
-    r->booked = cot_route_assigned(g->book, &request, &decision, r->sent_ns);
+    if (!r->booked) r->booked = cot_route_assigned(g->book, request, decision, r->sent_ns);
     if (r->blocks) cot_route_feed_assume(t->feed, r->keys, r->blocks, r->sent_ns);
     w->relays++;
     t->running++;
@@ -158,6 +161,46 @@ void cot_relay_ask(cot_relay *r)
         w->prompt_tokens += r->tokens;
         w->cached_tokens += r->cached;
     }
+}
+
+void cot_relay_ask(cot_relay *r)
+{
+    uint32_t depth[COT_GATEWAY_PLACES] = {0};
+    cot_route_request request;
+    cot_route_decision decision;
+    if ((!r->begun && r->refusals >= MOST_REFUSALS) || !choose(r, &request, &decision, depth))
+        none_left(r);
+    else
+        give(r, &request, &decision);
+}
+
+void cot_relay_ask_together(cot_gateway *g, cot_relay **relays, size_t count)
+{
+    cot_route_request request[COT_ROUTE_MOST_TOGETHER];
+    cot_route_decision decision[COT_ROUTE_MOST_TOGETHER];
+    uint64_t number[COT_ROUTE_MOST_TOGETHER];
+    const int64_t now_ns = cot_now_ns();
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        if (relays[i]) relays[n++] = relays[i];
+    for (size_t i = n; i < count; i++) relays[i] = NULL;
+    uint32_t *depth = n ? calloc(n * COT_GATEWAY_PLACES, sizeof *depth) : NULL;
+    for (size_t i = 0; i < n && !depth; i++)
+        if (relays[i]) cot_relay_ask(relays[i]);
+    if (!depth) return;
+    for (size_t i = 0; i < n; i++) describe(relays[i], &request[i], depth + i * COT_GATEWAY_PLACES);
+    cot_route_choose_together(g->book, request, depth, decision, number, n, now_ns);
+    for (size_t i = 0; i < n; i++) {
+        relays[i]->booked = number[i];
+        cot_prometheus_observe(&g->figures.stage[COT_STAGE_DECIDE],
+                               (double)(cot_now_ns() - now_ns) / 1e9 / (double)n);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (relays[i] && decision[i].target == COT_ROUTE_NOBODY)
+            none_left(relays[i]);
+        else if (relays[i])
+            give(relays[i], &request[i], &decision[i]);
+    free(depth);
 }
 
 /* ---- what becomes of who answers ---- */

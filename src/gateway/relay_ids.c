@@ -22,12 +22,14 @@ static void have_ids(cot_relay *r, int32_t *ids, size_t count)
     if (count && g->block_tokens)
         r->keys = cot_relay_keys(&r->blocks, ids, count, g->block_tokens, &r->request);
     if (count) r->tokens = count;
+    if (count && g->book && !cot_gateway_calls(g, r->keys, r->blocks))
+        r->foretold = cot_gateway_foretell(g, ids, count);
     if (!count && r->generates) g->figures.untokenised++;
     free(ids);
     json_decref(r->json); // its values may take far more than the body
     r->json = NULL;
     cot_prometheus_observe(&g->figures.stage[COT_STAGE_TOKENISE], (double)(cot_now_ns() - r->began_ns) / 1e9);
-    cot_relay_ask(r);
+    if (!cot_relay_wait_for_others(r)) cot_relay_ask(r);
 }
 
 static void on_tokens(void *context, int status, const char *body, size_t bytes, const cot_error *error)

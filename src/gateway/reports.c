@@ -1,7 +1,7 @@
 #include "gateway/reports.h"
 
 #include "route/events.h"
-#include "route/signatures.h"
+#include "route/calls.h"
 
 #include <math.h>
 #include <msgpack.h>

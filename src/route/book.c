@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "coterie/route.h"
 #include "route/beginnings.h"
+#include "route/book.h"
 #include "route/breaker.h"
 #include "route/fit.h"
 #include "route/unions.h"
@@ -383,8 +384,19 @@ void cot_route_weigh(const cot_route_book *b, const cot_route_request *r, size_t
 
 double cot_route_score(const cot_route_book *b, const cot_route_terms *t)
 {
+    const double experts = b->policy == COT_ROUTE_KV ? 0 : b->scales.experts * t->experts;
     return b->scales.load * (t->queue + t->decode + (t->pages < NEVER_NS ? t->pages : 0)) +
-           (t->pages < NEVER_NS ? 0 : t->pages) + b->scales.kv * t->prefill + b->scales.experts * t->experts;
+           (t->pages < NEVER_NS ? 0 : t->pages) + b->scales.kv * t->prefill + experts;
+}
+
+size_t cot_route_book_targets(const cot_route_book *b)
+{
+    return b->targets;
+}
+
+bool cot_route_book_scores(const cot_route_book *b)
+{
+    return b->policy == COT_ROUTE_JOINT || b->policy == COT_ROUTE_KV;
 }
 
 bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now_ns,
@@ -479,10 +491,15 @@ uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const
     return number;
 }
 
-static entry *entry_of(cot_route_book *b, uint64_t number)
+static entry *entry_of(const cot_route_book *b, uint64_t number)
 {
     assert(number && number < b->entry_count && b->entry[number].live);
     return &b->entry[number];
+}
+
+bool cot_route_is_trial(const cot_route_book *b, uint64_t number)
+{
+    return entry_of(b, number)->tries;
 }
 
 /* It waits no longer: what the target's queue will take is what the others that wait take. */

@@ -1,5 +1,6 @@
 #include "route/signatures.h"
 
+#include "route/calls.h"
 #include "route/table.h"
 
 #include <stdlib.h>
@@ -49,65 +50,6 @@ void cot_route_signatures_close(cot_route_signatures *s)
     free(s->usual);
     free(s->share);
     free(s);
-}
-
-/* ---- means ---- */
-
-/* The k-th largest of `n` values, k from 0; they change their places. */
-static float select_largest(float *value, size_t n, size_t k)
-{
-    size_t first = 0, last = n - 1;
-    while (first < last) {
-        const float pivot = value[(first + last) / 2];
-        size_t i = first, j = last;
-        while (i <= j) {
-            while (value[i] > pivot) i++;
-            while (value[j] < pivot) j--;
-            if (i > j) break;
-            const float other = value[i];
-            value[i++] = value[j];
-            value[j] = other;
-            if (!j--) break;
-        }
-        if (k <= j && j < n)
-            last = j;
-        else if (k >= i)
-            first = i;
-        else
-            break;
-    }
-    return value[k];
-}
-
-void cot_route_calls_join(cot_route_calls *mean, uint32_t texts, const cot_route_calls *one)
-{
-    const float weight = 1.0f / (float)(texts + 1);
-    uint16_t cell[2 * COT_ROUTE_MOST_CALLS];
-    float share[2 * COT_ROUTE_MOST_CALLS], moved[2 * COT_ROUTE_MOST_CALLS];
-    size_t n = 0;
-    for (uint32_t i = 0, k = 0; i < mean->count || k < one->count; n++) {
-        const bool old = k == one->count || (i < mean->count && mean->cell[i] <= one->cell[k]),
-                   new = i == mean->count || (k < one->count && one->cell[k] <= mean->cell[i]);
-        cell[n] = old ? mean->cell[i] : one->cell[k];
-        share[n] = (old ? (1 - weight) * mean->share[i] : 0) + (new ? weight * one->share[k] : 0);
-        i += old;
-        k += new;
-    }
-    float least = 0;
-    size_t beside = n; // how many of just that share are kept
-    if (n > COT_ROUTE_MOST_CALLS) {
-        memcpy(moved, share, n * sizeof *moved);
-        least = select_largest(moved, n, COT_ROUTE_MOST_CALLS - 1);
-        beside = COT_ROUTE_MOST_CALLS;
-        for (size_t i = 0; i < n; i++) beside -= share[i] > least;
-    }
-    mean->count = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (share[i] < least || (share[i] == least && !beside)) continue;
-        beside -= share[i] == least;
-        mean->cell[mean->count] = cell[i];
-        mean->share[mean->count++] = share[i];
-    }
 }
 
 static void count_usual(cot_route_signatures *s, const cot_route_calls *calls)

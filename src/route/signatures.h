@@ -9,7 +9,7 @@ typedef struct cot_route_signatures cot_route_signatures;
 /* Keeps `most` blocks, 1 to 2^20, of 1 KB each; calls are of `cells` cells. NULL: out of memory. */
 cot_route_signatures *cot_route_signatures_open(size_t most, size_t cells);
 void cot_route_signatures_close(cot_route_signatures *signatures); // NULL is fine
-/* A text that calls so went through these blocks. A new block for which memory runs out is left out. */
+/* A text that calls so went through these blocks, or none that is known. A new block for which memory runs out is left out. */
 void cot_route_signatures_put(cot_route_signatures *signatures, const uint64_t *keys, size_t count,
                               const cot_route_calls *calls);
 /* Of a text of such blocks: the mean of the deepest one that is known. NULL: none is. Until the next call. */
@@ -18,8 +18,5 @@ const cot_route_calls *cot_route_signatures_find(cot_route_signatures *signature
 /* [cells] The mean of all texts, old ones counting less. */
 const float *cot_route_signatures_usual(const cot_route_signatures *signatures);
 size_t cot_route_signatures_count(const cot_route_signatures *signatures); // blocks
-
-/* `mean`, of so many texts, with one more. Cells beyond COT_ROUTE_MOST_CALLS, those with the smallest shares, are left out. */
-void cot_route_calls_join(cot_route_calls *mean, uint32_t texts, const cot_route_calls *one);
 
 #endif

@@ -1,10 +1,13 @@
 """The router learns from its workers what requests call, and weighs it: two engines whose prompts begin alike."""
 
 import json
+import pathlib
+import subprocess
+import tempfile
 import time
 import unittest
 
-from routing import MODEL, SECONDS, Engine, Router, Server, free_ports, mocks, stream, url
+from routing import MODEL, PROGRAM, SECONDS, Engine, Router, Server, free_ports, mocks, stream, url
 
 BLOCK = 64
 
@@ -85,6 +88,35 @@ class Experts(unittest.TestCase):
             one = document | {"popularity": good}
             with self.subTest(change=change), Engine(None, document=one) as worker, Engine(None, document=one | change) as stranger, Router([url(worker), url(stranger)]) as router:
                 self.wait(lambda: "its signatures are of another model than the others': they are ignored" in "".join(router.log))
+
+    def test_tables_foretell(self):
+        """Of a prompt whose blocks nobody has told of, tables say what it calls."""
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "text").write_text("The router asks the tables of texts that it has learnt. " * 150)
+            trace, tables = folder / "trace.safetensors", folder / "tables.safetensors"
+            for command in (("profile", MODEL, "--text", folder / "text", "-o", trace), ("group", trace, "--ranks", "1", "--tables", tables)):
+                subprocess.run([PROGRAM, *map(str, command)], check=True, capture_output=True, timeout=SECONDS)
+            with engine() as one, Router([one], "--signature-tables", tables) as router:
+                ids = json.loads(one.send("POST", "/tokenize", {"prompt": (folder / "text").read_text()})[2])["tokens"]
+                stranger = next(i for i in range(10, 4000) if i not in ids)
+                self.ask(router, ids[:40])  # less than a block, of which none can be told
+                self.assertEqual(router.figure("coterie:router_foretold_total"), 1)
+                self.ask(router, [stranger] * 40)  # which no table knows
+                self.assertEqual(router.figure("coterie:router_foretold_total"), 1)
+                self.assertEqual(router.figure("coterie:router_signature_blocks"), 0)
+                tail = 0
+
+                def known():
+                    nonlocal tail
+                    tail += 1
+                    self.ask(router, ids[:BLOCK] + [tail] * BLOCK)
+                    return router.figure("coterie:router_signature_blocks") >= 2
+
+                self.wait(known)
+                foretold = router.figure("coterie:router_foretold_total")
+                self.ask(router, ids[:BLOCK] + [tail + 1] * BLOCK)  # what was told of its first block comes first
+                self.assertEqual(router.figure("coterie:router_foretold_total"), foretold)
 
     def test_scales(self):
         """What terms count may be said."""

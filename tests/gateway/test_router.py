@@ -310,6 +310,33 @@ class Choosing(unittest.TestCase):
                     if policy == "round-robin":
                         self.assertEqual(sorted(seen.count(w) for w in set(seen)), [4, 4, 4])
 
+    def test_a_window(self):
+        """Those that come within it are assigned together: all are answered, but for those that leave before it ends."""
+        with mocks(3) as servers, Router(servers, "--batch-window", 10) as router:
+            answers = []
+
+            def ask(number):
+                answers.append(stream(router, "/v1/completions", {"prompt": [number % 4] * 64, "max_tokens": 3, "ignore_eos": True}))
+
+            for burst in range(5):
+                threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+                with contextlib.closing(router.connect()) as connection:
+                    connection.request("POST", "/v1/completions", json.dumps({"prompt": [9] * 64, "max_tokens": 3}), {"Content-Type": "application/json"})
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual([len(events) for _, events in answers], [4] * 40)
+            self.assertTrue(all(decision["reason"] == "first" for decision in json.loads(router.get("/decisions")[1])["decisions"]))
+            router.wait(lambda workers: not any(w["running"] for w in workers))
+            self.assertLessEqual(router.figure("coterie:router_requests_total"), 45)
+            with contextlib.closing(router.connect()) as connection:  # one by itself waits, too
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": [3] * 64, "max_tokens": 3}), {"Content-Type": "application/json"})
+                self.assertEqual(connection.getresponse().status, 200)
+        with Engine(reply(b"", 429, Retry_After="7")) as a, Engine(reply(b"", 429, Retry_After="4")) as b, Router([url(a), url(b)], "--batch-window", 1) as router:
+            status, headers, _ = router.send("POST", "/v1/completions", {"prompt": "x"})
+            self.assertEqual((status, headers["Retry-After"]), (429, "4"))
+
     def test_refusals(self):
         """A worker that refuses is passed over; where all do, the client hears when to come again."""
         refuses = {"faults": [{"fault": "refuse"}]}
@@ -359,9 +386,12 @@ class Lists(unittest.TestCase):
                 ("--workers", "http://127.0.0.1:1", "-w", "http://127.0.0.1:1/v1"): (2, "'127.0.0.1:1' is given twice"),
                 ("--workers", "http://127.0.0.1:99999"): (2, "the port is not in 1..65535"),
                 ("--workers", "http://127.0.0.1:1", "--policy", "best"): (2, "--policy"),
+                ("--workers", "http://127.0.0.1:1", "--batch-window", 11): (2, "--batch-window"),
                 ("--workers", "http://127.0.0.1:1", "--host", "0.0.0.0"): (2, "--no-auth"),
                 ("--workers", path, "-w", path): (1, "names two files"),
                 ("--workers", "http://127.0.0.1:1", "--model", folder): (1, folder),
+                ("--workers", "http://127.0.0.1:1", "--signature-tables", folder + "/none.safetensors"): (1, "none.safetensors"),
+                ("--workers", "http://127.0.0.1:1", "--signature-tables", path): (1, "workers.json"),
             }
             for arguments, (status, says) in cases.items():
                 with self.subTest(arguments=arguments):

@@ -13,8 +13,8 @@ struct router_settings {
     cli_access_settings access;
     cli_list workers;
     int policy;
-    const char *model, *chat_template, *admin_key_file, *worker_key_file, *worker_ca_certs;
-    int64_t block_size, seed;
+    const char *model, *signature_tables, *chat_template, *admin_key_file, *worker_key_file, *worker_ca_certs;
+    int64_t block_size, seed, batch_us;
     double stall_timeout, shutdown_timeout, kv, experts, load;
 };
 
@@ -85,6 +85,8 @@ static bool set_up(router_setup *setup, const struct router_settings *s)
     o->access.log = say;
     o->policy = (cot_route_policy)s->policy;
     o->scales = (cot_route_scales){.kv = s->kv, .experts = s->experts, .load = s->load};
+    o->batch_us = s->batch_us;
+    o->signature_tables = s->signature_tables;
     o->block_tokens = s->block_size;
     o->seed = (uint64_t)s->seed;
     o->stall_ms = (int64_t)(s->stall_timeout * 1000);
@@ -167,6 +169,13 @@ static const cli_option router_options[] = {
      .max = 1e6},
     {"load", 0, CLI_OPTION_REAL, "R", "1", "likewise queues, decoding and pages", AT(load), .min = 0,
      .max = 1e6},
+    {"batch-window", 0, CLI_OPTION_REAL, "MS", "0",
+     "milliseconds that a request waits for others, to be assigned together with them", AT(batch_us),
+     .min = 0, .max = 10, .scale = 1000},
+    {"signature-tables", 0, CLI_OPTION_TEXT, "FILE", NULL,
+     "tables of coterie group for the workers' model, which foretell what a prompt calls where no worker has "
+     "told of its blocks",
+     AT(signature_tables)},
     {"model", 0, CLI_OPTION_TEXT, "DIR", NULL,
      "tokenise here, by this model's tokenizer and chat template (default: workers are asked)", AT(model)},
     {"chat-template", 0, CLI_OPTION_TEXT, "FILE", NULL, "a chat template (Jinja) in place of that model's",
