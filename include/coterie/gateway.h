@@ -29,6 +29,11 @@ typedef struct cot_gateway_options {
     const char *worker_key;  /* sent to workers that have no key of their own; default NULL: none */
     cot_route_policy policy; /* default COT_ROUTE_JOINT */
     cot_route_scales scales; /* of its terms; default 1 of each */
+    /* Where other routers before the same workers tell what they send, "tcp://HOST:PORT"; NULL ends. Default NULL: there are none. */
+    const char *const *peers;
+    /* Where this one tells them, "tcp://ADDRESS:PORT". Default NULL: nowhere. Any but a loopback address needs peers_no_auth. */
+    const char *peer_endpoint;
+    bool peers_no_auth; /* everybody may read what is told there; default false */
     /* Requests that come within so many microseconds of the first are assigned together; at most 10,000. Default 0: each by itself. */
     int64_t batch_us;
     /* A file of cot_predictor_write (`coterie group --tables`) for the workers' model, which foretells what a prompt calls of which no worker

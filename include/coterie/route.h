@@ -105,6 +105,7 @@ typedef struct cot_route_request {
     const uint32_t *depth; /* [targets] blocks that each can reuse, as cot_route_index_match tells */
     const uint64_t *keys;  /* [blocks]; NULL: not known, and what requests share counts for each of them */
     const cot_route_calls *calls; /* of its answer, as foretold; NULL: nothing is known */
+    bool of_peer;                 /* another router sends it: it is no trial of a target that failed */
 } cot_route_request;
 
 /* Why a target: what the request is expected to cost there, in nanoseconds. */

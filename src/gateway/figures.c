@@ -79,6 +79,7 @@ void cot_gateway_write_figures(cot_gateway *g, cot_prometheus *out)
                   "Requests whose experts tables foretold, as no worker had told of their blocks",
                   f->foretold);
     write_workers(g, out);
+    cot_gateway_write_peers(g, out);
     cot_prometheus_metric(out, blocks, "gauge", "Blocks that some worker holds");
     cot_prometheus_value(out, blocks, NULL, 0, (double)index.blocks);
     cot_prometheus_metric(out, bytes, "gauge", "Memory of the index of blocks");

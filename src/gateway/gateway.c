@@ -174,6 +174,7 @@ static void on_second(evutil_socket_t descriptor, short what, void *context)
     look_at_file(g);
     cot_gateway_tick_workers(g, cot_now_ns());
     cot_gateway_tick_experts(g);
+    cot_gateway_tick_peers(g, cot_now_ns());
 }
 
 static void on_watch(evutil_socket_t descriptor, short what, void *context)
@@ -232,7 +233,8 @@ static cot_status copy_options(cot_gateway *g, const cot_gateway_options *option
     cot_gateway_options *o = &g->options;
     *o = *options;
     o->access = (cot_access_options){0};
-    o->urls = NULL; // workers have them
+    o->urls = o->peers = NULL; // workers and peers have them
+    o->peer_endpoint = NULL;
     const bool good = copy_text(&o->file) & copy_text(&o->worker_key) & cot_access_list_copy(&o->admin_keys) &
                       copy_text(&o->worker_ca_certs) & copy_text(&o->signature_tables);
     if (!good) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a gateway");
@@ -292,6 +294,7 @@ cot_status cot_gateway_open(cot_gateway **gateway, const cot_gateway_options *op
     for (const char *const *url = options->urls; url && *url && status == COT_OK; url++)
         status = add_url(g, *url, error);
     if (status == COT_OK && g->options.file) status = read_file(g, error);
+    if (status == COT_OK) status = cot_gateway_open_peers(g, options, error);
     if (status == COT_OK) {
         const cot_http_server_options http = cot_access_http_options(&g->access);
         status = cot_http_server_open(&g->http, g->base, &http, &cot_gateway_routes, g, error);
@@ -319,6 +322,7 @@ void cot_gateway_close(cot_gateway *g)
     g->ending.is_over = true;       // nothing is left to end
     cot_http_server_close(g->http); // every relay is gone
     for (size_t i = 0; i < g->discoveries; i++) cot_discovery_close(g->discovery[i]);
+    cot_gateway_close_peers(g);
     cot_gateway_free_workers(g);
     cot_tls_close(g->tls);
     cot_route_signatures_close(g->signatures);

@@ -7,6 +7,7 @@
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
  *     experts.c  what requests call, as workers publish it
  *     tables.c   the same, as tables foretell it of prompts of which no worker has told
+ *     peers.c    other routers before the same workers (peer_message.h)
  *     fleet.c    the list of workers
  *     discover.c  workers that a name of DNS stands for
  *     decisions.c  where the last requests went, and why */
@@ -32,6 +33,8 @@
 
 struct event;
 struct event_base;
+struct cot_publisher;
+typedef struct cot_gateway_peer cot_gateway_peer;
 typedef struct cot_gateway_worker cot_gateway_worker;
 typedef struct cot_relay cot_relay;
 
@@ -144,6 +147,10 @@ struct cot_gateway {
         [COT_ROUTE_MOST_TOGETHER]; // [waiting_count] for others, to be assigned together; NULL: it has left
     size_t waiting_count;
     uint64_t drawn; // seeds
+    cot_gateway_peer *peers;
+    struct cot_publisher *peer_publisher; // NULL: nobody is told
+    cot_buffer peer_message;              // that is written
+    uint64_t router_id, told_ids; // by which this router is known; the last of a request that was told
     cot_gateway_figures figures;
     cot_decisions decisions;
 };
@@ -204,6 +211,19 @@ void cot_gateway_check_tables(cot_gateway_worker *w, const json_t *document);
 double cot_gateway_layers_every(const cot_gateway *g);
 /* What a prompt of these ids [count] will call, malloc'd; NULL: the tables do not know. It counts among what is usual. */
 cot_route_calls *cot_gateway_foretell(cot_gateway *g, const int32_t *ids, size_t count);
+
+/* ---- peers.c ---- */
+
+/* Errors: INVALID_ARGUMENT (an endpoint, named), IO (it is taken), OUT_OF_MEMORY. */
+cot_status cot_gateway_open_peers(cot_gateway *g, const cot_gateway_options *options, cot_error *error);
+void cot_gateway_close_peers(cot_gateway *g);
+/* Others are told, where they are: it was booked there; its first token came; it is over there, with so many tokens. */
+void cot_gateway_tell_assigned(cot_relay *relay, const cot_gateway_target *target);
+void cot_gateway_tell_began(const cot_relay *relay);
+void cot_gateway_tell_ended(cot_relay *relay, uint64_t answered);
+/* Each second. */
+void cot_gateway_tick_peers(cot_gateway *g, int64_t now_ns);
+void cot_gateway_write_peers(const cot_gateway *g, cot_prometheus *out);
 
 /* ---- relay.c ---- */
 

@@ -19,8 +19,10 @@ static void unbook(cot_relay *r)
 {
     cot_gateway *g = r->gateway;
     cot_gateway_worker *w = r->worker;
-    if (r->booked) cot_route_ended(g->book, r->booked, r->first_ns ? r->delivery.tokens : 0, cot_now_ns());
+    const uint64_t answered = r->first_ns ? r->delivery.tokens : 0;
+    if (r->booked) cot_route_ended(g->book, r->booked, answered, cot_now_ns());
     r->booked = 0;
+    cot_gateway_tell_ended(r, answered);
     if (!w) return;
     w->relays--;
     if (g->target[r->of_target].worker == w && g->target[r->of_target].running)

@@ -40,6 +40,7 @@ struct cot_relay {
     cot_http_call *call;
     size_t of_target;
     uint64_t booked, cached;
+    uint64_t told_id;                   // by which other routers know it there; 0: they do not
     int64_t sent_ns, first_ns, last_ns; // asked; first and last bytes came; 0: none yet
     int64_t part_ns;                    // a part of an event waits for its rest; 0: none does
     const cot_gateway_worker *tried[COT_RELAY_MOST_TRIED]; // who is not asked again

@@ -59,6 +59,7 @@ static void first_came(cot_relay *r)
         r->gateway->figures.resumptions++;
     }
     if (r->booked) cot_route_began(r->gateway->book, r->booked, now_ns);
+    cot_gateway_tell_began(r);
     if (t->worker != r->worker) return;
     cot_route_succeeded(r->gateway->book, r->of_target);
     if (!r->worker->reports && r->generates && r->request.stream)

@@ -153,6 +153,7 @@ static void give(cot_relay *r, const cot_route_request *request, const cot_route
                                          : COT_DECISION_FIRST,
                            r->delivery.tokens, r->sent_ns);
     if (!r->booked) r->booked = cot_route_assigned(g->book, request, decision, r->sent_ns);
+    cot_gateway_tell_assigned(r, t);
     if (r->blocks) cot_route_feed_assume(t->feed, r->keys, r->blocks, r->sent_ns);
     w->relays++;
     t->running++;

@@ -472,7 +472,7 @@ uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const
     *e = (entry){.target = (uint32_t)t,
                  .waits = true,
                  .live = true,
-                 .tries = cot_route_breaker_send(&b->breaker[t], now_ns),
+                 .tries = !r->of_peer && cot_route_breaker_send(&b->breaker[t], now_ns),
                  .queue_ns = d->terms.prefill,
                  .to_compute = (double)(r->tokens - d->cached),
                  .expected = expected_tokens(b, r),

@@ -38,7 +38,8 @@ static void close_gateway(cot_gateway *g)
 }
 
 /* Of each cell the mean over the last tokens that the table knows, by look-ups of one token each. Returns how many it knows. */
-static int64_t look_up_plainly(double share[MOST_CELLS], const cot_gateway_tables *t, const int32_t *ids, int64_t n)
+static int64_t look_up_plainly(double share[MOST_CELLS], const cot_gateway_tables *t, const int32_t *ids,
+                               int64_t n)
 {
     const int32_t E = t->shape.n_experts;
     float *one = malloc((size_t)E * sizeof *one);
@@ -69,7 +70,8 @@ static void prompts_are_foretold(void **state)
     assert_true(drawn_tables(path, TINY, 3, false, &seed));
     cot_gateway *g = open_gateway();
     const cot_gateway_tables *t = &g->tables;
-    assert_true(t->shape.cells > COT_ROUTE_MOST_CALLS && t->shape.cells <= MOST_CELLS); // so that some are left out
+    assert_true(t->shape.cells > COT_ROUTE_MOST_CALLS &&
+                t->shape.cells <= MOST_CELLS); // so that some are left out
     for (int i = 0; i < PROMPTS; i++) {
         const int64_t n = 1 + (int64_t)(draw(&seed) % (i % 2 ? MOST : 3));
         int32_t *ids = drawn_ids(n, i % 4 ? 4096 : 1 << 30, &seed); // ids that none has learnt, too
@@ -117,8 +119,8 @@ static void tables_of_other_models_are_ignored(void **state)
         strcpy(g->tables.model_hash, "0123456789abcdef");
         assert_true(cot_gateway_layers_every(g) == g->tables.shape.every);
         json_t *document = json_pack("{s:s, s:{s:i, s:i}}", "model_hash",
-                                     way == HASH ? "0123456789abcdee" : "0123456789abcdef", "popularity", "cells",
-                                     g->tables.shape.cells + (way == CELLS), "layers_every",
+                                     way == HASH ? "0123456789abcdee" : "0123456789abcdef", "popularity",
+                                     "cells", g->tables.shape.cells + (way == CELLS), "layers_every",
                                      g->tables.shape.every + (way == EVERY));
         cot_gateway_check_tables(&w, NULL); // who says nothing is believed
         assert_non_null(g->tables.predictor);

@@ -75,8 +75,7 @@ static cot_route_book *open_book(size_t targets, cot_route_policy policy)
     assert_int_equal(cot_route_book_open(&book, targets, 16, policy, 5, NULL), COT_OK);
     assert_int_equal(cot_route_book_set_cells(book, CELLS, NULL), COT_OK);
     for (size_t t = 0; t < targets; t++)
-        cot_route_book_set_costs(book, t,
-                                 &(cot_route_costs){.prompt_ns = PROMPT_NS, .expert_ns = EXPERT_NS});
+        cot_route_book_set_costs(book, t, &(cot_route_costs){.prompt_ns = PROMPT_NS, .expert_ns = EXPERT_NS});
     return book;
 }
 
@@ -154,7 +153,8 @@ static void the_best_is_found(void **state)
         cot_route_choose_together(book, b.request, b.depth, b.decision, b.number, b.count, 0);
         targets_of(target, &b);
         if (policy == COT_ROUTE_JOINT) assert_true(cost(&b, target) <= least_cost(&b, best, 0) + 1e-3);
-        if (policy == COT_ROUTE_KV || policy == COT_ROUTE_ROUND_ROBIN) // experts are not looked at, nothing is exchanged
+        if (policy == COT_ROUTE_KV ||
+            policy == COT_ROUTE_ROUND_ROBIN) // experts are not looked at, nothing is exchanged
             for (size_t i = 0; i < b.count; i++) assert_int_equal(target[i], i % 2);
         cot_route_book_close(book);
     }
@@ -168,8 +168,11 @@ static void beginnings_stay_together(void **state)
     batch b = {.targets = 2, .count = 4};
     const uint64_t *const of[] = {keys, third, other, third};
     for (size_t i = 0; i < b.count; i++)
-        b.request[i] = (cot_route_request){
-            .blocks = 4, .tokens = 70, .max_tokens = 1, .keys = of[i], .calls = i == 0 || i == 3 ? &law : &code};
+        b.request[i] = (cot_route_request){.blocks = 4,
+                                           .tokens = 70,
+                                           .max_tokens = 1,
+                                           .keys = of[i],
+                                           .calls = i == 0 || i == 3 ? &law : &code};
     cot_route_book *book = open_book(2, COT_ROUTE_JOINT);
     for (size_t t = 0; t < 2; t++)
         cot_route_book_set_costs(book, t, &(cot_route_costs){.token_ns = 100, .expert_ns = 200});
@@ -194,15 +197,26 @@ static void trials_and_nobody(void **state)
     (void)state;
     batch b = {.targets = 2, .count = 3};
     for (size_t i = 0; i < b.count; i++)
-        b.request[i] = (cot_route_request){.tokens = 10, .max_tokens = TOKENS, .calls = i == 1 ? &law : &code};
+        b.request[i] =
+            (cot_route_request){.tokens = 10, .max_tokens = TOKENS, .calls = i == 1 ? &law : &code};
     cot_route_book *book = open_book(2, COT_ROUTE_JOINT);
     const int64_t later_ns = INT64_C(6000000000);
+    cot_route_decision there;
     for (int i = 0; i < 3; i++) cot_route_failed(book, 0, 0);
+    cot_route_request of_peer = b.request[0]; // what another router sends is no trial
+    of_peer.of_peer = true;
+    of_peer.depth = b.depth;
+    cot_route_weigh(book, &of_peer, 0, later_ns, &there);
+    const uint64_t number = cot_route_assigned(book, &of_peer, &there, later_ns);
+    assert_false(cot_route_is_trial(book, number));
+    assert_false(cot_route_is_open(book, 0, later_ns));
+    cot_route_ended(book, number, 1, later_ns);
     cot_route_choose_together(book, b.request, b.depth, b.decision, b.number, b.count, later_ns);
     size_t tried = 0;
     for (size_t i = 0; i < b.count; i++) tried += cot_route_is_trial(book, b.number[i]);
     assert_int_equal(tried, 1);
-    for (size_t i = 0; i < b.count; i++) assert_int_equal(b.decision[i].target, i > 0); // though 0 and 2 are alike
+    for (size_t i = 0; i < b.count; i++)
+        assert_int_equal(b.decision[i].target, i > 0); // though 0 and 2 are alike
     assert_true(cot_route_is_open(book, 0, later_ns));
     for (size_t t = 0; t < 2; t++) cot_route_book_set_usable(book, t, false);
     cot_route_choose_together(book, b.request, b.depth, b.decision, b.number, b.count, later_ns);

@@ -11,8 +11,10 @@
 
 struct router_settings {
     cli_access_settings access;
-    cli_list workers;
+    cli_list workers, peers;
     int policy;
+    bool peers_no_auth;
+    const char *peer_endpoint;
     const char *model, *signature_tables, *chat_template, *admin_key_file, *worker_key_file, *worker_ca_certs;
     int64_t block_size, seed, batch_us;
     double stall_timeout, shutdown_timeout, kv, experts, load;
@@ -40,6 +42,8 @@ static void say(void *context, const char *line)
 typedef struct router_setup {
     cot_gateway_options o;
     cli_access_setup access;
+    const char *peers[CLI_MOST_LISTED + 1];
+    char *peers_text[CLI_MOST_LISTED]; // that they point into
     const char *urls[CLI_MOST_LISTED + 1], *admin_keys[CLI_MOST_LISTED + 1], *worker_key[2];
     char *admin_text, *worker_text;
     cot_tokenizer *tokenizer;
@@ -66,11 +70,33 @@ static bool set_workers(router_setup *setup, const cli_list *list)
     return true;
 }
 
+/* Lists with commas. */
+static bool set_peers(router_setup *setup, const cli_list *list)
+{
+    size_t count = 0;
+    if (!cli_check_list(list)) return false;
+    for (size_t i = 0; i < list->count; i++) {
+        char *rest = NULL, *text = setup->peers_text[i] = strdup(list->items[i].text);
+        if (!text) return false;
+        for (char *one = strtok_r(text, ",", &rest); one; one = strtok_r(NULL, ",", &rest)) {
+            if (count == CLI_MOST_LISTED) {
+                cli_complain("--peers: at most %d are taken", CLI_MOST_LISTED);
+                return false;
+            }
+            setup->peers[count++] = one;
+        }
+    }
+    setup->o.peers = setup->peers;
+    return true;
+}
+
 static bool set_up(router_setup *setup, const struct router_settings *s)
 {
     cot_gateway_options *o = &setup->o;
     cot_gateway_options_init(o);
-    if (!set_workers(setup, &s->workers) || !cli_access_setup_make(&setup->access, &s->access)) return false;
+    if (!set_workers(setup, &s->workers) || !set_peers(setup, &s->peers) ||
+        !cli_access_setup_make(&setup->access, &s->access))
+        return false;
     if (s->admin_key_file) {
         if (!cli_read_keys(&setup->admin_text, setup->admin_keys, CLI_MOST_LISTED, s->admin_key_file))
             return false;
@@ -85,6 +111,8 @@ static bool set_up(router_setup *setup, const struct router_settings *s)
     o->access.log = say;
     o->policy = (cot_route_policy)s->policy;
     o->scales = (cot_route_scales){.kv = s->kv, .experts = s->experts, .load = s->load};
+    o->peer_endpoint = s->peer_endpoint;
+    o->peers_no_auth = s->peers_no_auth;
     o->batch_us = s->batch_us;
     o->signature_tables = s->signature_tables;
     o->block_tokens = s->block_size;
@@ -142,6 +170,7 @@ static int run_command(const void *settings)
     cot_chat_template_close(setup.chat);
     cot_tokenizer_close(setup.tokenizer);
     cli_access_setup_free(&setup.access);
+    for (size_t i = 0; i < CLI_MOST_LISTED; i++) free(setup.peers_text[i]);
     free(setup.admin_text);
     free(setup.worker_text);
     return !good                            ? CLI_EXIT_FAILURE
@@ -169,6 +198,14 @@ static const cli_option router_options[] = {
      .max = 1e6},
     {"load", 0, CLI_OPTION_REAL, "R", "1", "likewise queues, decoding and pages", AT(load), .min = 0,
      .max = 1e6},
+    {"peers", 0, CLI_OPTION_LIST, "URL,...", NULL,
+     "where other routers before the same workers tell what they send, tcp://HOST:PORT each; may be given "
+     "several times",
+     AT(peers)},
+    {"peer-endpoint", 0, CLI_OPTION_TEXT, "URL", NULL,
+     "where this one tells them what it sends, tcp://ADDRESS:PORT", AT(peer_endpoint)},
+    {"peers-no-auth", 0, CLI_OPTION_FLAG, NULL, NULL,
+     "everybody may read what --peer-endpoint tells, on an address that others can reach", AT(peers_no_auth)},
     {"batch-window", 0, CLI_OPTION_REAL, "MS", "0",
      "milliseconds that a request waits for others, to be assigned together with them", AT(batch_us),
      .min = 0, .max = 10, .scale = 1000},

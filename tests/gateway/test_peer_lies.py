@@ -1,0 +1,141 @@
+"""A router's peers that lie or disagree: what they tell is ignored and counted. pyzmq and msgspec come from the package index; without one
+the test is skipped, loudly."""
+
+import json
+import os
+import pathlib
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
+from pypi import need  # noqa: E402
+
+if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
+    python = need("kv-events", "pyzmq==27.3.0", "msgspec==0.22.0")
+    os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
+
+import msgspec  # noqa: E402
+from routing import SECONDS, Router, mocks, stream, url  # noqa: E402
+import zmq  # noqa: E402
+
+SLOW = {"ttft_ms": 1, "tpot_ms": 20}
+
+
+class Liar:
+    """A peer of the tests: tells what it is told to."""
+
+    def __init__(self):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PUB)
+        self.endpoint = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
+        self.number = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.context.destroy(linger=0)
+
+    def tell(self, *message, number=None):
+        self.number = self.number if number is None else number
+        payload = message[0] if isinstance(message[0], bytes) else msgspec.msgpack.encode(message)
+        self.socket.send_multipart([b"router", self.number.to_bytes(8, "big"), payload])
+        self.number += 1
+
+    def alive(self, *ids, router=7, block_tokens=16, model="mock"):
+        self.tell("alive", router, block_tokens, model, b"".join(i.to_bytes(8, "little") for i in ids))
+
+    def assigned(self, number, worker, rank=0, tokens=32, cached=0, most=8, keys=b""):
+        self.tell("assigned", number, worker, rank, tokens, cached, most, keys)
+
+
+class Lies(unittest.TestCase):
+    def wait(self, condition):
+        end = time.monotonic() + SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+
+    def peer(self, router, name):
+        return router.figure(f"coterie:router_peer_{name}")
+
+    def test_lies(self):
+        """What cannot be right is ignored and counted, and told by name once."""
+        with mocks(2, SLOW) as servers, Liar() as liar, Router(servers, "--peers", liar.endpoint) as router:
+            worker = url(servers[0])
+
+            def hear():
+                liar.alive()
+                return self.peer(router, "up") == 1
+
+            self.wait(hear)
+            liar.assigned(1, worker)
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            known = self.peer(router, "ignored_total")
+            self.assertEqual(known, 0)
+            lies = [
+                lambda: liar.assigned(1, worker),  # twice
+                lambda: liar.assigned(2, worker, rank=1),
+                lambda: liar.assigned(3, "http://127.0.0.1:1"),
+                lambda: liar.assigned(4, worker, tokens=0),
+                lambda: liar.assigned(5, worker, tokens=32, cached=32),
+                lambda: liar.assigned(6, worker, tokens=1 << 40),
+                lambda: liar.assigned(7, worker, most=1 << 40),
+                lambda: liar.assigned(8, worker, keys=bytes(24)),  # three blocks of 16 in 32 tokens
+                lambda: liar.assigned(9, worker, keys=bytes(7)),
+                lambda: liar.assigned(-1, worker),
+                lambda: liar.tell("ended", 1, 8 * 1024 + 1),
+                lambda: liar.tell("assigned", 10, worker),
+                lambda: liar.tell("sung", 10),
+                lambda: liar.tell(b"\xc1"),
+                lambda: liar.tell(b"\xdd\xff\xff\xff\xff"),
+                lambda: liar.tell(b""),
+                lambda: liar.tell({}),
+                lambda: liar.tell("alive", 7, 16, "mock", bytes(4)),
+            ]
+            for count, lie in enumerate(lies, 1):
+                lie()
+                self.wait(lambda: self.peer(router, "ignored_total") == count)
+            self.assertEqual(self.peer(router, "requests_running"), 0)  # the one that ended ended
+            self.assertEqual(sum(f"peer '{liar.endpoint}' tells of a request twice" in line for line in router.log), 1)
+            # beginnings and ends of what was not counted are nothing to complain of
+            for message in (("began", 99), ("ended", 99, 3)):
+                liar.tell(*message)
+            liar.assigned(20, worker, tokens=1 << 29)
+
+            def queues():
+                stream(router, "/v1/completions", {"prompt": [4] * 32, "max_tokens": 1})
+                return {target["worker"]: target["queue_ns"] for target in json.loads(router.get("/decisions")[1])["decisions"][0]["targets"]}
+
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            self.assertEqual([waits > 0 for waits in (queues()[f"127.0.0.1:{server.port}"] for server in servers)], [True, False])
+            liar.tell("began", 20)
+            self.wait(lambda: not any(queues().values()))
+            liar.tell("began", 20)
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            liar.alive(20)
+            liar.assigned(21, worker)
+            liar.alive(21)  # the end of the other was lost
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            liar.tell("ended", 21, 4)
+            self.wait(lambda: self.peer(router, "requests_running") == 0)
+            self.assertEqual(self.peer(router, "ignored_total"), len(lies))
+            # who disagrees is not heard at all, until it does
+            for change, said in (({"block_tokens": 32}, "has blocks of another size"), ({"model": "other"}, "routes to workers of another model")):
+                liar.alive(router=7)
+                liar.assigned(liar.number + 100, worker)
+                self.wait(lambda: self.peer(router, "requests_running") == 1)
+                liar.alive(router=8, **change)
+                self.wait(lambda: self.peer(router, "up") == 0)
+                self.assertEqual(self.peer(router, "requests_running"), 0)
+                router.must_say(said)
+                liar.assigned(liar.number + 100, worker)
+                liar.alive(router=8)
+                self.wait(lambda: self.peer(router, "up") == 1)
+                self.assertEqual(self.peer(router, "requests_running"), 0)
+            stream(router, "/v1/completions", {"prompt": [1] * 32, "max_tokens": 2})
+
+
+if __name__ == "__main__":
+    unittest.main()
