@@ -28,7 +28,7 @@ typedef struct cot_peer_message {
     const uint64_t *under_way; // [count] ids of all requests that are not over
     size_t count;
     /* The others. */
-    uint64_t id; // rising
+    uint64_t id;        // rising
     const char *worker; // its URL, as `model`
     size_t worker_bytes;
     uint64_t rank, prompt_tokens, cached_tokens, max_tokens;

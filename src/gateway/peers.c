@@ -175,8 +175,8 @@ static const char *disagreement(const cot_gateway *g, const cot_peer_message *m)
 static void take_alive(cot_gateway_peer *p, const cot_peer_message *m)
 {
     const char *wrong = disagreement(p->gateway, m);
+    if (m->router != p->router || (wrong && p->is_heard)) p->has_told = false;
     if (m->router != p->router || wrong) forget(p);
-    if (m->router != p->router) p->has_told = false;
     p->router = m->router;
     if (wrong) {
         ignore(p, wrong);
@@ -317,15 +317,17 @@ static cot_status open_publisher(cot_gateway *g, const char *endpoint, cot_error
     cot_endpoint own;
     char text[96];
     if (!cot_endpoint_read(&own, endpoint))
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "peer endpoint '%s' is not tcp://ADDRESS:PORT (an address in numbers, localhost, or * for "
-                        "all of them)",
-                        endpoint);
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "peer endpoint '%s' is not tcp://ADDRESS:PORT (an address in numbers, localhost, or * for "
+            "all of them)",
+            endpoint);
     if (!cot_endpoint_is_own(&own) && !g->options.peers_no_auth)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "peer endpoint '%s' can be reached from other machines, and nobody is asked for a key there: "
-                        "say --peers-no-auth if everybody may read what is published",
-                        endpoint);
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "peer endpoint '%s' can be reached from other machines, and nobody is asked for a key there: "
+            "say --peers-no-auth if everybody may read what is published",
+            endpoint);
     cot_endpoint_write(text, &own, 0);
     const cot_publisher_options options = {
         .endpoint = text, .topic = topic, .keep = KEPT, .most_unread = MOST_UNREAD};
@@ -361,8 +363,7 @@ cot_status cot_gateway_open_peers(cot_gateway *g, const cot_gateway_options *opt
         g->router_id = cot_mix64((uint64_t)cot_now_ns());
     for (const char *const *peer = options->peers; peer && *peer && status == COT_OK; peer++)
         status = open_peer(g, *peer, error);
-    if (status == COT_OK && options->peer_endpoint)
-        status = open_publisher(g, options->peer_endpoint, error);
+    if (status == COT_OK && options->peer_endpoint) status = open_publisher(g, options->peer_endpoint, error);
     return status;
 }
 

@@ -112,28 +112,42 @@ class Lies(unittest.TestCase):
             self.assertEqual([waits > 0 for waits in (queues()[f"127.0.0.1:{server.port}"] for server in servers)], [True, False])
             liar.tell("began", 20)
             self.wait(lambda: not any(queues().values()))
+            liar.tell("ended", 20, 1)
+            liar.assigned(22, worker, tokens=1 << 30, cached=(1 << 30) - 1)  # what is cached is not waited for
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            self.wait(lambda: not any(queues().values()))
+            liar.tell("ended", 22, 1)
+            self.wait(lambda: self.peer(router, "requests_running") == 0)
+            liar.assigned(24, worker)
             liar.tell("began", 20)
             self.wait(lambda: self.peer(router, "requests_running") == 1)
-            liar.alive(20)
-            liar.assigned(21, worker)
-            liar.alive(21)  # the end of the other was lost
+            liar.assigned(25, worker)
+            liar.alive(25)  # the end of the other was lost
             self.wait(lambda: self.peer(router, "requests_running") == 1)
-            liar.tell("ended", 21, 4)
+            liar.tell("ended", 25, 4)
             self.wait(lambda: self.peer(router, "requests_running") == 0)
             self.assertEqual(self.peer(router, "ignored_total"), len(lies))
             # who disagrees is not heard at all, until it does
             for change, said in (({"block_tokens": 32}, "has blocks of another size"), ({"model": "other"}, "routes to workers of another model")):
-                liar.alive(router=7)
+                liar.alive()
                 liar.assigned(liar.number + 100, worker)
                 self.wait(lambda: self.peer(router, "requests_running") == 1)
-                liar.alive(router=8, **change)
+                liar.alive(**change)
                 self.wait(lambda: self.peer(router, "up") == 0)
                 self.assertEqual(self.peer(router, "requests_running"), 0)
                 router.must_say(said)
                 liar.assigned(liar.number + 100, worker)
-                liar.alive(router=8)
+                ignored = self.peer(router, "ignored_total")
+                liar.tell(b"")
+                self.wait(lambda: self.peer(router, "ignored_total") > ignored)
+                self.assertEqual(self.peer(router, "requests_running"), 0)
+                liar.alive()
                 self.wait(lambda: self.peer(router, "up") == 1)
                 self.assertEqual(self.peer(router, "requests_running"), 0)
+            ignored, liar.number = self.peer(router, "ignored_total"), 0
+            liar.assigned(1, worker)  # numbers begin anew: another router's, which has not said what it is
+            self.wait(lambda: self.peer(router, "up") == 0)
+            self.assertEqual((self.peer(router, "ignored_total"), self.peer(router, "requests_running")), (ignored, 0))
             stream(router, "/v1/completions", {"prompt": [1] * 32, "max_tokens": 2})
 
 
