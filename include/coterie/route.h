@@ -96,6 +96,7 @@ typedef struct cot_route_costs {
     double pages;               /* of the KV cache, in blocks of the index; 0: enough */
     double alone_ns;            /* a decode step takes alone_ns, and step_ns for each request in it */
     double expert_ns;           /* so much longer is a step for each distinct expert that is called in it */
+    double send_ns; /* so much longer for each rank that each token in it is sent to, beside its own */
 } cot_route_costs;
 
 typedef struct cot_route_request {
@@ -111,7 +112,9 @@ typedef struct cot_route_request {
 /* Why a target: what the request is expected to cost there, in nanoseconds. */
 typedef struct cot_route_terms {
     double queue, prefill, decode, pages;
-    double experts; /* more, or below 0 less, than a request of the usual calls would cost of steps there */
+    /* More, or below 0 less, than a request of the usual calls would cost of steps there; and than this one would at the worker's other ranks,
+     * in the mean, of what it sends. */
+    double experts;
 } cot_route_terms;
 
 /* What terms count, 1 each at first: kv prefill, load the queue, decode and pages. */
@@ -144,6 +147,11 @@ void cot_route_book_set_scales(cot_route_book *book, const cot_route_scales *sca
 cot_status cot_route_book_set_cells(cot_route_book *book, size_t cells, cot_error *error);
 /* What requests call in the mean: share [cells] of tokens. At first none. */
 void cot_route_book_set_usual(cot_route_book *book, const float *share);
+/* Which ranks have each cell of the worker of targets first to first + homes - 1, which are its ranks: ranks_of [cells], a bit a rank; `experts`
+ * cells are a layer. NULL: it is not known any more, as at first. Cells have been set; 1 to COT_ROUTE_MOST_HOMES homes. Errors: OUT_OF_MEMORY. */
+enum { COT_ROUTE_MOST_HOMES = 64 };
+cot_status cot_route_book_set_placement(cot_route_book *book, size_t first, size_t homes, size_t experts,
+                                        const uint64_t *ranks_of, cot_error *error);
 /* What runs on a target runs in the same steps as what runs on target `first` of its worker; by itself at first. */
 void cot_route_book_set_worker(cot_route_book *book, size_t target, size_t first);
 
@@ -184,6 +192,7 @@ typedef struct cot_route_work {
     double prompt_tokens; /* that were computed in them */
     double requests;      /* that each had a token decoded, counted once a step */
     double experts;       /* distinct ones that were called, counted once a step and layer; 0: not told */
+    double sends;         /* (token, rank beside its own), counted once a layer; 0: not told, or none */
     double ns;
 } cot_route_work;
 

@@ -95,11 +95,14 @@ static void on_report(void *context, bool replayed, uint64_t number, const void 
 {
     cot_gateway_worker *w = context;
     cot_route_work work;
+    uint64_t epoch;
     (void)replayed, (void)number;
-    if (!cot_gateway_read_step(&work, payload, bytes)) return;
+    if (!cot_gateway_read_step(&work, &epoch, payload, bytes)) return;
     w->reported_ns = cot_now_ns();
     work.experts /= w->layers_every; // those that have a cell
+    work.sends /= w->layers_every;
     cot_route_learn_work(w->gateway->book, w->learner, &work);
+    cot_gateway_follow_placement(w, epoch);
 }
 
 /* Whether two workers are taken to be equally fast. */
@@ -285,6 +288,7 @@ void cot_gateway_unfollow(cot_gateway_worker *w)
 {
     cot_gateway *g = w->gateway;
     cot_ask_cancel(&w->snapshot);
+    cot_gateway_forget_placement(w);
     cot_subscriber_close(w->reports);
     cot_subscriber_close(w->popularity);
     w->reports = w->popularity = NULL;

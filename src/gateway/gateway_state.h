@@ -7,6 +7,7 @@
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
  *     experts.c  what requests call, as workers publish it
  *     tables.c   the same, as tables foretell it of prompts of which no worker has told
+ *     placed.c   where a worker of several home ranks has its experts
  *     peers.c    other routers before the same workers (peer_message.h)
  *     fleet.c    the list of workers
  *     discover.c  workers that a name of DNS stands for
@@ -81,7 +82,7 @@ struct cot_gateway_worker {
     cot_gateway_state state;
     cot_error why;                   // it is refused; its message is empty where it is not
     cot_http_client *http, *probing; // requests; /health and what it says of itself
-    cot_ask health, description, snapshot;
+    cot_ask health, description, snapshot, placement;
     int64_t heard_ns;     // it answered /health
     int64_t described_ns; // INT64_MIN: it is to be asked
     bool missed;          // it was told once that it could not be asked
@@ -95,6 +96,8 @@ struct cot_gateway_worker {
     cot_subscriber *reports;    // NULL: none
     cot_subscriber *popularity; // NULL: none
     double layers_every;        // of its signatures
+    uint64_t placement_epoch;   // of the placement that was asked for last; UINT64_MAX: none was
+    bool is_placed;             // the book knows where its experts are
     int64_t settles_ns;         // when what it holds is asked for once more; INT64_MAX: it was
     int64_t reported_ns;        // of the last report of a step; INT64_MIN: none
     size_t relays;              // that it answers
@@ -199,6 +202,12 @@ bool cot_gateway_begin_experts(cot_gateway *g, size_t cells, const char *model_h
 const cot_route_calls *cot_gateway_calls(cot_gateway *g, const uint64_t *keys, size_t blocks);
 /* Each second: the book is told what requests call in the mean. */
 void cot_gateway_tick_experts(cot_gateway *g);
+
+/* ---- placed.c ---- */
+
+/* Experts had moved so often when the worker's last step began: where they are is asked for if that is new. */
+void cot_gateway_follow_placement(cot_gateway_worker *w, uint64_t epoch);
+void cot_gateway_forget_placement(cot_gateway_worker *w);
 
 /* ---- tables.c ---- */
 

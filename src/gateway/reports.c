@@ -32,23 +32,23 @@ static bool read_number(double *out, const msgpack_object *map, const char *name
     return isfinite(*out) && *out >= 0;
 }
 
-/* Distinct experts of all ranks; 0: not all of them tell. */
-static double count_experts(const msgpack_object *report)
+/* A counter of all ranks; 0: not all of them tell. */
+static double count_ranks(const msgpack_object *report, const char *name)
 {
     const msgpack_object *ranks = member(report, "ranks");
     double all = 0, one;
     for (uint32_t i = 0; ranks && ranks->type == MSGPACK_OBJECT_ARRAY && i < ranks->via.array.size; i++) {
-        if (!read_number(&one, &ranks->via.array.ptr[i], "distinct_experts")) return 0;
+        if (!read_number(&one, &ranks->via.array.ptr[i], name)) return 0;
         all += one;
     }
     return all;
 }
 
-bool cot_gateway_read_step(cot_route_work *work, const void *bytes, size_t count)
+bool cot_gateway_read_step(cot_route_work *work, uint64_t *epoch, const void *bytes, size_t count)
 {
     msgpack_unpacked memory;
     size_t at = 0;
-    double tokens = 0;
+    double tokens = 0, moved = 0;
     if (!cot_route_is_whole(bytes, count)) return false;
     msgpack_unpacked_init(&memory);
     *work = (cot_route_work){.steps = 1};
@@ -57,7 +57,9 @@ bool cot_gateway_read_step(cot_route_work *work, const void *bytes, size_t count
                       read_number(&work->prompt_tokens, &memory.data, "prompt_tokens") &&
                       read_number(&work->ns, &memory.data, "observed_ns") && tokens >= work->prompt_tokens;
     work->requests = tokens - work->prompt_tokens; // each of the others decodes one
-    if (good) work->experts = count_experts(&memory.data);
+    if (good) work->experts = count_ranks(&memory.data, "distinct_experts");
+    if (good) work->sends = count_ranks(&memory.data, "sends");
+    *epoch = good && read_number(&moved, &memory.data, "epoch") ? (uint64_t)fmin(moved, 1e18) : 0;
     msgpack_unpacked_destroy(&memory);
     return good;
 }

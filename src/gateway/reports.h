@@ -3,8 +3,8 @@
 #define COT_GATEWAY_REPORTS_H
 #include "coterie/route.h"
 
-/* A report of a step (docs/SERVING.md). False: it is none. */
-bool cot_gateway_read_step(cot_route_work *work, const void *bytes, size_t count);
+/* A report of a step (docs/SERVING.md), and how often experts had moved before it. False: it is none. */
+bool cot_gateway_read_step(cot_route_work *work, uint64_t *epoch, const void *bytes, size_t count);
 /* What a worker's topic of popularity tells (docs/SERVING.md). */
 typedef enum cot_gateway_told {
     COT_GATEWAY_TOLD_REQUEST,

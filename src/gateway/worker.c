@@ -254,6 +254,7 @@ static void free_worker(cot_gateway_worker *w)
     cot_ask_cancel(&w->health);
     cot_ask_cancel(&w->description);
     cot_ask_cancel(&w->snapshot);
+    cot_ask_cancel(&w->placement);
     forget(w);
     cot_http_client_close(w->http);
     cot_http_client_close(w->probing);
@@ -277,6 +278,7 @@ cot_status cot_gateway_add_worker(cot_gateway *g, cot_fleet_entry *entry, bool o
     w->is_coterie = !w->entry.foreign;
     w->heard_ns = cot_now_ns(); // its time begins
     w->described_ns = w->reported_ns = INT64_MIN;
+    w->placement_epoch = UINT64_MAX;
     w->health = (cot_ask){.done = on_health, .context = w};
     w->description = (cot_ask){.done = on_description, .context = w};
     const char *key = w->entry.key ? w->entry.key : g->options.worker_key;
@@ -342,12 +344,14 @@ json_t *cot_gateway_worker_json(const cot_gateway_worker *w)
                                (json_int_t)f->forgotten));
     }
     return json_pack(
-        "{s:s, s:s, s:s, s:s*, s:b, s:b, s:s?, s:s?, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+        "{s:s, s:s, s:s, s:s*, s:b, s:b, s:s?, s:s?, s:b, s:o?, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
         "name", w->entry.name, "url", w->entry.url, "state", cot_gateway_state_names[w->state], "why",
         *w->why.message ? w->why.message : NULL, "draining", w->drains, "coterie",
         w->document && w->is_coterie, "model", w->model, "fingerprint", w->fingerprint, "step_reports",
-        w->reports != NULL, "requests", (json_int_t)w->requests, "refusals", (json_int_t)w->refusals,
-        "failures", (json_int_t)w->failures, "resumed_from", (json_int_t)w->resumed_from, "resumed_to",
-        (json_int_t)w->resumed_to, "prompt_tokens", (json_int_t)w->prompt_tokens, "cached_tokens",
-        (json_int_t)w->cached_tokens, "running", (json_int_t)w->relays, "targets", targets);
+        w->reports != NULL, "placement_epoch",
+        w->is_placed ? json_integer((json_int_t)w->placement_epoch) : NULL, "requests",
+        (json_int_t)w->requests, "refusals", (json_int_t)w->refusals, "failures", (json_int_t)w->failures,
+        "resumed_from", (json_int_t)w->resumed_from, "resumed_to", (json_int_t)w->resumed_to, "prompt_tokens",
+        (json_int_t)w->prompt_tokens, "cached_tokens", (json_int_t)w->cached_tokens, "running",
+        (json_int_t)w->relays, "targets", targets);
 }

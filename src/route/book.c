@@ -7,11 +7,13 @@
 #include "route/book.h"
 #include "route/breaker.h"
 #include "route/fit.h"
+#include "route/sends.h"
 #include "route/unions.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *const cot_route_policy_names[] = {"joint",  "kv",          "least", "dynamo",
                                               "random", "round-robin", NULL};
@@ -54,16 +56,18 @@ struct cot_route_book {
     double *blocks,
         *pages; // of prompts of all that is there; that all will have at their ends, each beginning once
     double *requests, *expected; // of all that is there: how many; tokens of their answers
-    double *expert_ns;
+    double *expert_ns, *send_ns;
     double *score;
-    double *memory;          // all of them
-    uint32_t *in_union;      // [targets] whose union a target's requests are in
-    cot_route_unions unions; // of no cells: experts are not looked at
+    double *memory;                 // all of them
+    uint32_t *in_union;             // [targets] whose union a target's requests are in
+    cot_route_unions unions;        // of no cells: experts are not looked at
+    cot_route_placement *placement; // [targets] of the worker whose first target it is; NULL: of no cells
     cot_route_scales scales;
     bool *usable;
     cot_route_breaker *breaker;
     cot_route_beginnings beginnings;
     cot_route_fit *work, *prompt, *step; // seen from inside; prompts and steps from outside
+    cot_route_fit *sent;                 // from inside, with sends in the place of experts
     entry *entry;                        // [entry_count]; 0 is none
     size_t entry_count, entry_room;
     uint32_t free_entry;
@@ -71,7 +75,7 @@ struct cot_route_book {
     uint64_t answers;
 };
 
-enum { ARRAYS = 14 };
+enum { ARRAYS = 15 };
 
 cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t block_tokens,
                                cot_route_policy policy, uint64_t seed, cot_error *error)
@@ -93,19 +97,20 @@ cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t b
         b->usable = malloc(targets * sizeof *b->usable);
         b->breaker = calloc(targets, sizeof *b->breaker);
         b->work = calloc(targets, sizeof *b->work);
+        b->sent = calloc(targets, sizeof *b->sent);
         b->prompt = calloc(targets, sizeof *b->prompt);
         b->step = calloc(targets, sizeof *b->step);
     }
-    if (!b || !b->memory || !b->in_union || !b->usable || !b->breaker || !b->work || !b->prompt || !b->step ||
-        !cot_grow(&entries, &b->entry_room, 1, sizeof *b->entry)) {
+    if (!b || !b->memory || !b->in_union || !b->usable || !b->breaker || !b->work || !b->sent || !b->prompt ||
+        !b->step || !cot_grow(&entries, &b->entry_room, 1, sizeof *b->entry)) {
         cot_route_book_close(b);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a book of %zu targets", targets);
     }
     b->entry = entries;
     b->entry_count = 1;
-    double **const arrays[ARRAYS] = {&b->free_ns,  &b->prompt_ns, &b->token_ns, &b->step_ns,  &b->room,
-                                     &b->tokens,   &b->blocks,    &b->pages,    &b->score,    &b->queued_ns,
-                                     &b->alone_ns, &b->requests,  &b->expected, &b->expert_ns};
+    double **const arrays[ARRAYS] = {&b->free_ns,  &b->prompt_ns, &b->token_ns, &b->step_ns,   &b->room,
+                                     &b->tokens,   &b->blocks,    &b->pages,    &b->score,     &b->queued_ns,
+                                     &b->alone_ns, &b->requests,  &b->expected, &b->expert_ns, &b->send_ns};
     for (size_t i = 0; i < ARRAYS; i++) *arrays[i] = b->memory + i * targets;
     for (size_t t = 0; t < targets; t++) {
         b->usable[t] = true;
@@ -121,12 +126,15 @@ void cot_route_book_close(cot_route_book *b)
     if (!b) return;
     cot_route_beginnings_free(&b->beginnings);
     cot_route_unions_free(&b->unions);
+    for (size_t t = 0; b->placement && t < b->targets; t++) free(b->placement[t].ranks_of);
+    free(b->placement);
     for (size_t i = 1; i < b->entry_count; i++) free(b->entry[i].calls);
     free(b->memory);
     free(b->in_union);
     free(b->usable);
     free(b->breaker);
     free(b->work);
+    free(b->sent);
     free(b->prompt);
     free(b->step);
     free(b->entry);
@@ -140,6 +148,7 @@ void cot_route_book_set_costs(cot_route_book *b, size_t target, const cot_route_
     b->step_ns[target] = costs->step_ns;
     b->alone_ns[target] = costs->alone_ns;
     b->expert_ns[target] = costs->expert_ns;
+    b->send_ns[target] = costs->send_ns;
     b->room[target] = costs->pages > 0 ? costs->pages : HUGE_VAL;
 }
 
@@ -151,7 +160,8 @@ void cot_route_book_costs(const cot_route_book *b, size_t target, cot_route_cost
                                .step_ns = b->step_ns[target],
                                .pages = pages,
                                .alone_ns = b->alone_ns[target],
-                               .expert_ns = b->expert_ns[target]};
+                               .expert_ns = b->expert_ns[target],
+                               .send_ns = b->send_ns[target]};
 }
 
 void cot_route_book_set_scales(cot_route_book *b, const cot_route_scales *scales)
@@ -162,10 +172,26 @@ void cot_route_book_set_scales(cot_route_book *b, const cot_route_scales *scales
 cot_status cot_route_book_set_cells(cot_route_book *b, size_t cells, cot_error *error)
 {
     assert(cells && cells <= COT_ROUTE_MOST_CELLS && !b->unions.cells);
-    return cot_route_unions_open(&b->unions, b->targets, cells)
+    b->placement = b->placement ? b->placement : calloc(b->targets, sizeof *b->placement);
+    return b->placement && cot_route_unions_open(&b->unions, b->targets, cells)
                ? COT_OK
                : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu experts of %zu targets", cells,
                           b->targets);
+}
+
+cot_status cot_route_book_set_placement(cot_route_book *b, size_t first, size_t homes, size_t experts,
+                                        const uint64_t *ranks_of, cot_error *error)
+{
+    assert(homes && homes <= COT_ROUTE_MOST_HOMES && first + homes <= b->targets && b->unions.cells);
+    cot_route_placement *p = &b->placement[first];
+    const size_t bytes = b->unions.cells * sizeof *ranks_of;
+    uint64_t *copy = ranks_of ? malloc(bytes) : NULL;
+    free(p->ranks_of);
+    *p = (cot_route_placement){homes, experts, copy};
+    if (!ranks_of) return COT_OK;
+    if (!copy) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement");
+    memcpy(copy, ranks_of, bytes);
+    return COT_OK;
 }
 
 void cot_route_book_set_usual(cot_route_book *b, const float *share)
@@ -193,6 +219,11 @@ void cot_route_learn_work(cot_route_book *b, size_t target, const cot_route_work
     b->step_ns[target] = ns[COT_ROUTE_REQUEST]; // experts that it usually adds among it
     b->alone_ns[target] = ns[COT_ROUTE_STEP];
     if (cot_route_fit_solve(&b->work[target], true, ns)) b->expert_ns[target] = ns[COT_ROUTE_EXPERT];
+    if (!(work->sends > 0)) return;
+    cot_route_work by_sends = *work;
+    by_sends.experts = work->sends;
+    cot_route_fit_add(&b->sent[target], &by_sends);
+    if (cot_route_fit_solve(&b->sent[target], true, ns)) b->send_ns[target] = ns[COT_ROUTE_EXPERT];
 }
 
 /* A prompt has what comes once a prompt, too, in the place of a step. */
@@ -277,23 +308,48 @@ static double wait_for_pages(const cot_route_book *b, const cot_route_request *r
     return stay_ns * lacking / b->pages[t];
 }
 
+/* What a request sends from each home of a worker. */
+typedef struct worker_sends {
+    size_t first; // the worker's first target
+    double sends[COT_ROUTE_MOST_HOMES], mean;
+} worker_sends;
+
+/* Ranks that a token of it is sent to, more than from the worker's homes in the mean; `known` is of a worker, which becomes the target's. */
+static double more_sends(const cot_route_book *b, const cot_route_request *r, size_t t, worker_sends *known)
+{
+    const size_t first = b->in_union[t], homes = b->placement[first].homes;
+    if (!b->placement[first].ranks_of || t < first || t >= first + homes) return 0;
+    if (known->first != first) {
+        *known = (worker_sends){.first = first};
+        cot_route_sends(known->sends, &b->placement[first], r->calls);
+        for (size_t home = 0; home < homes; home++) known->mean += known->sends[home] / (double)homes;
+    }
+    return known->sends[t - first] - known->mean;
+}
+
 /* What its experts cost beside the usual ones, which are a part of `decode`: of the absolute cost targets with much would always have the
  * least to add, and all would go there. */
-static double cost_of_experts(const cot_route_book *b, const cot_route_request *r, size_t t)
+static double cost_of_experts(const cot_route_book *b, const cot_route_request *r, size_t t,
+                              worker_sends *known)
 {
-    if (!r->calls || !b->unions.cells || !(b->expert_ns[t] > 0)) return 0;
-    return b->expert_ns[t] * expected_tokens(b, r) *
-           cot_route_unions_added(&b->unions, b->in_union[t], r->calls);
+    if (!r->calls || !b->unions.cells) return 0;
+    const double tokens = expected_tokens(b, r);
+    double cost = 0;
+    if (b->expert_ns[t] > 0)
+        cost = b->expert_ns[t] * tokens * cot_route_unions_added(&b->unions, b->in_union[t], r->calls);
+    if (b->send_ns[t] > 0) cost += b->send_ns[t] * tokens * more_sends(b, r, t, known);
+    return cost;
 }
 
 static cot_route_terms terms_of(const cot_route_book *b, const cot_route_request *r, size_t t, double now)
 {
+    worker_sends known = {.first = COT_ROUTE_NOBODY};
     return (cot_route_terms){.queue = fmax(b->free_ns[t] - now, 0),
                              .prefill = b->prompt_ns[t] +
                                         b->token_ns[t] * ((double)r->tokens - cached_tokens(b, r, t)),
                              .decode = expected_tokens(b, r) * b->step_ns[t],
                              .pages = wait_for_pages(b, r, t, final_blocks(b, r), now),
-                             .experts = cost_of_experts(b, r, t)};
+                             .experts = cost_of_experts(b, r, t, &known)};
 }
 
 static void score_all(cot_route_book *b, const cot_route_request *r, double now)
@@ -348,6 +404,7 @@ static size_t least_with_experts(const cot_route_book *b, const cot_route_reques
 {
     size_t best[WEIGHED], count = 0, least = b->targets;
     double least_score = HUGE_VAL;
+    worker_sends known = {.first = COT_ROUTE_NOBODY};
     for (size_t part = 0; part < 2; part++)
         for (size_t t = part ? 0 : b->turn; t < (part ? b->turn : b->targets); t++) {
             size_t at = count;
@@ -358,7 +415,7 @@ static size_t least_with_experts(const cot_route_book *b, const cot_route_reques
             best[at] = t;
         }
     for (size_t i = 0; i < count; i++) {
-        const double score = b->score[best[i]] + b->scales.experts * cost_of_experts(b, r, best[i]);
+        const double score = b->score[best[i]] + b->scales.experts * cost_of_experts(b, r, best[i], &known);
         if (!(score < least_score)) continue;
         least_score = score;
         least = best[i];

@@ -108,6 +108,7 @@ static void set_members(const char *text, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     cot_route_work work;
+    uint64_t epoch;
     size_t sum = 0;
     if (!bytes) return 0;
     const uint8_t how = *data++;
@@ -117,7 +118,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         read_events(how, (const char *)data, bytes);
         break;
     case 1:
-        if (cot_gateway_read_step(&work, data, bytes) && !(work.requests >= 0 && work.ns >= 0)) abort();
+        if (cot_gateway_read_step(&work, &epoch, data, bytes) && !(work.requests >= 0 && work.ns >= 0))
+            abort();
         break;
     case 2:
         cot_gateway_read_snapshot(data, bytes, take_rank, &sum);

@@ -100,9 +100,9 @@ class Experts(unittest.TestCase):
             with engine() as one, Router([one], "--signature-tables", tables) as router:
                 ids = json.loads(one.send("POST", "/tokenize", {"prompt": (folder / "text").read_text()})[2])["tokens"]
                 stranger = next(i for i in range(10, 4000) if i not in ids)
-                self.ask(router, ids[:40])  # less than a block, of which none can be told
+                self.ask(router, ids[:12])  # less than a block, of which none can be told
                 self.assertEqual(router.figure("coterie:router_foretold_total"), 1)
-                self.ask(router, [stranger] * 40)  # which no table knows
+                self.ask(router, [stranger] * 12)  # which no table knows
                 self.assertEqual(router.figure("coterie:router_foretold_total"), 1)
                 self.assertEqual(router.figure("coterie:router_signature_blocks"), 0)
                 tail = 0
@@ -117,6 +117,27 @@ class Experts(unittest.TestCase):
                 foretold = router.figure("coterie:router_foretold_total")
                 self.ask(router, ids[:BLOCK] + [tail + 1] * BLOCK)  # what was told of its first block comes first
                 self.assertEqual(router.figure("coterie:router_foretold_total"), foretold)
+
+    def test_homes(self):
+        """Where a worker's ranks have its experts is asked for when its steps say that they have moved."""
+        port = free_ports(3)
+        options = ("--ranks", 2, "--attention", "dp", "--movable", "--step-reports-endpoint", f"tcp://127.0.0.1:{port}", "--popularity-endpoint", f"tcp://127.0.0.1:{port + 1}")
+        with Server(*options) as one, Router([one]) as router:
+            def epoch(wanted):
+                self.ask(router, prompt(1, 100))
+                told = router.workers()[0]["placement_epoch"]
+                return told is not None and (told >= wanted)
+
+            self.wait(lambda: epoch(0))
+            self.assertEqual(router.workers()[0]["placement_epoch"], 0)
+            then = json.loads(one.get("/placement")[1])
+            rows = then["physical_to_logical_map"]
+            for row in rows:  # the first two experts of both ranks change their places
+                half = len(row) // 2
+                row[0], row[half] = row[half], row[0]
+            status, _, body = one.send("PUT", "/placement", then)
+            self.assertEqual(status, 202, body)
+            self.wait(lambda: epoch(1))
 
     def test_scales(self):
         """What terms count may be said."""

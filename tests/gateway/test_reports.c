@@ -12,7 +12,8 @@
 
 static bool reads(cot_route_work *work, const char *bytes, size_t count)
 {
-    return cot_gateway_read_step(work, bytes, count);
+    uint64_t epoch;
+    return cot_gateway_read_step(work, &epoch, bytes, count);
 }
 #define READS(WORK, TEXT) reads(WORK, TEXT, sizeof(TEXT) - 1)
 
@@ -54,6 +55,14 @@ static void test_experts_of_steps(void **state)
     assert_true(work.experts == 12);
     assert_true(READS(&work, half));
     assert_true(work.experts == 0);
+#define SENDS "\x82\xa5sends"
+    static const char sent[] = "\x85" TOKENS "\x09" PROMPT "\x07" OBSERVED HALF "\xa5"
+                               "epoch\x03\xa5ranks\x92" SENDS "\x05\xa1x\x01" SENDS "\x04\xa1x\x01";
+    uint64_t epoch;
+    assert_true(cot_gateway_read_step(&work, &epoch, sent, sizeof sent - 1));
+    assert_true(work.sends == 9 && work.experts == 0 && epoch == 3);
+    assert_true(cot_gateway_read_step(&work, &epoch, told, sizeof told - 1));
+    assert_true(work.sends == 0 && epoch == 0);
 }
 
 #define REQUEST "\x81\xa7request\x95\x00\x00"

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "coterie/route.h"
 #include "route/calls.h"
+#include "route/sends.h"
 #include "route/signatures.h"
 #include "route/unions.h"
 
@@ -375,6 +376,92 @@ static void ranks_share_a_union(void **state)
     cot_route_book_close(book);
 }
 
+/* Each layer and rank anew: a rank is not sent to where none of its experts is called. */
+static double sends_plainly(const cot_route_placement *p, const cot_route_calls *calls, size_t home)
+{
+    double sends = 0;
+    for (size_t l = 0; l < CELLS / p->experts; l++)
+        for (size_t rank = 0; rank < COT_ROUTE_MOST_HOMES; rank++) {
+            double none = 1;
+            for (uint32_t i = 0; rank != home && i < calls->count; i++) {
+                const uint64_t ranks = p->ranks_of[calls->cell[i]];
+                size_t count = 0;
+                for (size_t r = 0; r < COT_ROUTE_MOST_HOMES; r++) count += ranks >> r & 1;
+                if (calls->cell[i] / p->experts == l && ranks >> rank & 1 && !(ranks >> home & 1))
+                    none *= 1 - (double)calls->share[i] / (double)count;
+            }
+            sends += 1 - none;
+        }
+    return sends;
+}
+
+static void sends_are_counted(void **state)
+{
+    (void)state;
+    for (int turn = 0; turn < 40; turn++) {
+        uint64_t ranks_of[CELLS];
+        double sends[COT_ROUTE_MOST_HOMES];
+        const size_t homes = turn % 4 ? 1 + drawn(8) : COT_ROUTE_MOST_HOMES;
+        const cot_route_placement p = {homes, turn % 2 ? 50 : 125, ranks_of};
+        const cot_route_calls calls = draw_calls((uint32_t)drawn(COT_ROUTE_MOST_CALLS + 1));
+        for (size_t c = 0; c < CELLS; c++) {
+            ranks_of[c] = UINT64_C(1) << drawn(homes);
+            if (!drawn(3)) ranks_of[c] |= UINT64_C(1) << drawn(homes); // a replica
+        }
+        cot_route_sends(sends, &p, &calls);
+        for (size_t home = 0; home < homes; home++)
+            assert_true(fabs(sends[home] - sends_plainly(&p, &calls, home)) < 1e-6);
+    }
+}
+
+/* Of the ranks of a worker the one that has a request's experts is taken; between workers sends decide nothing. */
+static void homes_are_chosen_by_sends(void **state)
+{
+    (void)state;
+    const cot_route_costs costs = {.send_ns = 3};
+    const cot_route_calls law = {2, {1, 260}, {0.5f, 0.75f}};
+    const cot_route_request a = asking(&law);
+    uint64_t ranks_of[CELLS];
+    cot_route_book *book = open_book(5, COT_ROUTE_JOINT, &costs);
+    cot_route_decision d;
+    for (size_t c = 0; c < CELLS; c++) ranks_of[c] = 1;
+    ranks_of[1] = ranks_of[260] = 2; // the second rank of the worker at 1 to 2
+    cot_route_book_set_worker(book, 2, 1);
+    assert_int_equal(cot_route_book_set_placement(book, 1, 2, 250, ranks_of, NULL), COT_OK);
+    const double more[] = {0, 1.25 / 2, -1.25 / 2, 0};
+    for (size_t t = 0; t < 4; t++) {
+        cot_route_weigh(book, &a, t, 0, &d);
+        assert_true(fabs(d.terms.experts - 20 * 3 * more[t]) < 1e-4);
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_true(cot_route_choose(book, &a, 0, &d));
+        assert_int_equal(d.target, 2);
+    }
+    for (size_t c = 0; c < CELLS; c++) ranks_of[c] = 3 - ranks_of[c]; // another worker has them the other way round
+    cot_route_book_set_worker(book, 4, 3);
+    assert_int_equal(cot_route_book_set_placement(book, 3, 2, 250, ranks_of, NULL), COT_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_true(cot_route_choose(book, &a, 0, &d));
+        assert_int_equal(d.target, i % 2 ? 2 : 3);
+    }
+    assert_int_equal(cot_route_book_set_placement(book, 3, 2, 250, NULL, NULL), COT_OK); // they are not known any more
+    assert_int_equal(cot_route_book_set_placement(book, 1, 2, 250, NULL, NULL), COT_OK);
+    assert_true(cot_route_choose(book, &a, 0, &d));
+    assert_int_equal(d.target, 3); // in turn
+    assert_true(d.terms.experts == 0);
+    cot_route_costs learnt; // what sending takes is learnt of steps
+    for (int i = 0; i < 500; i++) {
+        const double requests = 1 + (double)drawn(8), sends = 1 + (double)drawn(40);
+        cot_route_learn_work(
+            book, 0,
+            &(cot_route_work){
+                .steps = 1, .requests = requests, .sends = sends, .ns = 1000 + 20 * requests + 7 * sends});
+    }
+    cot_route_book_costs(book, 0, &learnt);
+    assert_float_equal(learnt.send_ns, 7, 0.01);
+    cot_route_book_close(book);
+}
+
 /* Scales change what is taken: a long queue, a cached beginning or experts in common. Beyond the eight best experts do not count. */
 static void scales_and_the_best(void **state)
 {
@@ -487,13 +574,14 @@ static void exchanges_join_what_is_alike(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signatures_are_read),      cmocka_unit_test(means_keep_the_largest),
-        cmocka_unit_test(the_deepest_block_counts), cmocka_unit_test(means_are_of_the_texts),
-        cmocka_unit_test(the_newest_stay),          cmocka_unit_test(unions_are_products),
-        cmocka_unit_test(many_come_and_go),         cmocka_unit_test(experts_decide),
-        cmocka_unit_test(ranks_share_a_union),      cmocka_unit_test(scales_and_the_best),
-        cmocka_unit_test(experts_costs_are_learnt), cmocka_unit_test(exchanges_join_what_is_alike),
-        cmocka_unit_test(paths_lead_to_beginnings),
+        cmocka_unit_test(signatures_are_read),       cmocka_unit_test(means_keep_the_largest),
+        cmocka_unit_test(the_deepest_block_counts),  cmocka_unit_test(means_are_of_the_texts),
+        cmocka_unit_test(the_newest_stay),           cmocka_unit_test(unions_are_products),
+        cmocka_unit_test(many_come_and_go),          cmocka_unit_test(experts_decide),
+        cmocka_unit_test(ranks_share_a_union),       cmocka_unit_test(scales_and_the_best),
+        cmocka_unit_test(experts_costs_are_learnt),  cmocka_unit_test(exchanges_join_what_is_alike),
+        cmocka_unit_test(paths_lead_to_beginnings),  cmocka_unit_test(sends_are_counted),
+        cmocka_unit_test(homes_are_chosen_by_sends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
