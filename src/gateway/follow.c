@@ -129,6 +129,7 @@ static void share_costs(cot_gateway *g)
 {
     for (const cot_gateway_worker *w = g->workers; w; w = w->next) {
         cot_route_costs learnt, own;
+        if (!w->targets) continue; // there may be no book yet
         cot_route_book_costs(g->book, w->learner, &learnt);
         if (learnt.token_ns < LEAST_TOKEN_NS) learnt.token_ns = LEAST_TOKEN_NS;
         for (size_t t = w->first_target; t < w->first_target + w->targets; t++) {

@@ -28,7 +28,8 @@ static uint64_t *read_placement(const json_t *json, size_t *experts, size_t cell
     const json_int_t E = json_integer_value(json_object_get(json, "experts")),
                      slots = json_integer_value(json_object_get(json, "slots_per_rank"));
     if (json_integer_value(json_object_get(json, "ranks")) != (json_int_t)ranks || E < 1 ||
-        E > COT_ROUTE_MOST_CELLS || slots < 1 || slots > MOST_SLOTS || json_object_get(json, "dense_layers") ||
+        E > COT_ROUTE_MOST_CELLS || slots < 1 || slots > MOST_SLOTS ||
+        json_object_get(json, "dense_layers") ||
         (json_array_size(rows) + every - 1) / every * (size_t)E != cells)
         return NULL;
     uint64_t *ranks_of = calloc(cells, sizeof *ranks_of);
@@ -52,12 +53,13 @@ static void on_placement(void *context, int status, const char *body, size_t byt
     uint64_t *ranks_of =
         json ? read_placement(json, &experts, g->cells, w->targets, (size_t)w->layers_every) : NULL;
     if (json && !ranks_of)
-        cot_access_tell(&g->access, COT_LOG_WARNING,
-                        "worker '%s': where its experts are cannot be read: what they cost is taken to be the same "
-                        "on all of its ranks",
-                        w->entry.name);
-    w->is_placed = ranks_of && cot_route_book_set_placement(g->book, w->first_target, w->targets, experts, ranks_of,
-                                                            &error) == COT_OK;
+        cot_access_tell(
+            &g->access, COT_LOG_WARNING,
+            "worker '%s': where its experts are cannot be read: what they cost is taken to be the same "
+            "on all of its ranks",
+            w->entry.name);
+    w->is_placed = ranks_of && cot_route_book_set_placement(g->book, w->first_target, w->targets, experts,
+                                                            ranks_of, &error) == COT_OK;
     if (!w->is_placed) cot_route_book_set_placement(g->book, w->first_target, w->targets, 1, NULL, &error);
     free(ranks_of);
     json_decref(json);

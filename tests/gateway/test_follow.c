@@ -514,6 +514,19 @@ static void test_learners(void **state)
     end(w);
 }
 
+/* Before any worker has said what it is there is no book. */
+static void test_no_book(void **state)
+{
+    (void)state;
+    world own, *w = &own;
+    begin(w);
+    cot_route_book_close(w->g->book);
+    w->g->book = NULL;
+    add(w, 0, "http://127.0.0.1:1", "a");
+    cot_gateway_take_reports(w->g);
+    end(w);
+}
+
 /* There are fewer places to learn by than fingerprints may be: the oldest is used again, and none beyond them. */
 static void test_many_learners(void **state)
 {

@@ -14,7 +14,7 @@ static void test_turns(void **state)
 {
     (void)state;
     cot_rebalance r = {0};
-    assert_false(turns(&r, 0)); // nothing is known: not looked at
+    assert_false(turns(&r, 0));    // nothing is known: not looked at
     assert_false(turns(&r, 0.75)); // none before it
     assert_true(r.usual_change == 0.75);
     assert_false(turns(&r, 0.25));

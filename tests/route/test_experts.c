@@ -437,14 +437,16 @@ static void homes_are_chosen_by_sends(void **state)
         assert_true(cot_route_choose(book, &a, 0, &d));
         assert_int_equal(d.target, 2);
     }
-    for (size_t c = 0; c < CELLS; c++) ranks_of[c] = 3 - ranks_of[c]; // another worker has them the other way round
+    for (size_t c = 0; c < CELLS; c++)
+        ranks_of[c] = 3 - ranks_of[c]; // another worker has them the other way round
     cot_route_book_set_worker(book, 4, 3);
     assert_int_equal(cot_route_book_set_placement(book, 3, 2, 250, ranks_of, NULL), COT_OK);
     for (int i = 0; i < 4; i++) {
         assert_true(cot_route_choose(book, &a, 0, &d));
         assert_int_equal(d.target, i % 2 ? 2 : 3);
     }
-    assert_int_equal(cot_route_book_set_placement(book, 3, 2, 250, NULL, NULL), COT_OK); // they are not known any more
+    assert_int_equal(cot_route_book_set_placement(book, 3, 2, 250, NULL, NULL),
+                     COT_OK); // they are not known any more
     assert_int_equal(cot_route_book_set_placement(book, 1, 2, 250, NULL, NULL), COT_OK);
     assert_true(cot_route_choose(book, &a, 0, &d));
     assert_int_equal(d.target, 3); // in turn
