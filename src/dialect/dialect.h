@@ -92,15 +92,16 @@ bool cot_dialect_finish(cot_dialect_parser *parser, bool is_cut);
 size_t cot_dialect_unread(const cot_dialect_parser *parser);
 void cot_dialect_close(cot_dialect_parser *parser); /* NULL is fine */
 
-/* ---- calls of strict tools ---- */
+/* ---- answers with calls, as a grammar ---- */
 
 /* A grammar, in the form that llguidance has, of answers in which each call, once its marker has come, has the name of one of the
- * tools and arguments that meet its schema, where that tool says `strict`; all else is free. `token`: the id of a marker that the
- * vocabulary has as an added token, -1: it has not. Appended to `out`, also where it fails. Errors: INVALID_ARGUMENT (a schema says what
- * calls of this family cannot be held to; the message is for users), OUT_OF_MEMORY. */
+ * tools and arguments that meet its schema, where that tool says `strict`. `format` NULL: all else is free; else an answer is JSON of
+ * that schema, or calls alone. `token`: the id of a marker that the vocabulary has as an added token, -1: it has not. Appended to `out`,
+ * also where it fails. Errors: INVALID_ARGUMENT (a schema says what calls of this family cannot be held to; the message is for users),
+ * OUT_OF_MEMORY. */
 cot_status cot_dialect_grammar(cot_buffer *out, const cot_dialect *calls, const json_t *tools,
-                               int32_t (*token)(void *context, const char *marker), void *context,
-                               cot_error *error);
+                               const json_t *format, int32_t (*token)(void *context, const char *marker),
+                               void *context, cot_error *error);
 
 /* ---- a family by what a template writes ---- */
 

@@ -1,5 +1,5 @@
-/* How an answer is written where tools are strict, as a grammar: anything outside calls, and in one the name of a tool and arguments,
- * which meet the tool's schema where it is strict. */
+/* How an answer is written where tools are strict, or its content has a format, as a grammar: outside calls anything, or nothing, and in
+ * one the name of a tool and arguments, which meet the tool's schema where it is strict. */
 #include "dialect/grammar.h"
 
 #include "base/error.h"
@@ -251,7 +251,7 @@ static void put_harmony_call(cot_dialect_writer *w, size_t n, const char *name)
     put_rule(w, "TO", n, " (mark PLAIN?)* ");
     cot_dialect_put_marker(w, "<|message|>");
     put_rule(w, "args", n, "\n");
-    put_rule(w, "TO", n, ": /[^\\n]*to=(functions\\.)?");
+    put_rule(w, "TO", n, ": /[A-Za-z ]*to=(functions\\.)?");
     cot_dialect_put_escaped(w, name);
     PUT(w, "( [a-z]*)?/\n");
 }
@@ -358,17 +358,42 @@ static bool put_tokens(cot_dialect_writer *w, const char *const *markers, bool n
 }
 
 /* Messages: one whose header names a tool is a call of it. */
-static void put_messages(cot_dialect_writer *w, const json_t *tools)
+static void put_any_messages(cot_dialect_writer *w)
+{
+    PUT(w, "start: message (end message)* end?\nmessage: ");
+    cot_dialect_put_marker(w, "<|start|>");
+    PUT(w, "? (PLAIN? mark)* (call | PLAIN? ");
+    cot_dialect_put_marker(w, "<|message|>");
+    PUT(w, "body)\n");
+}
+
+/* Analysis, then the final message, which has the format, or calls. */
+static void put_formatted_messages(cot_dialect_writer *w)
+{
+    PUT(w, "start: (begin \"analysis\" ");
+    cot_dialect_put_marker(w, "<|message|>");
+    PUT(w, " body end)* (begin /final ?/ (mark /[A-Za-z]{1,16}/)? ");
+    cot_dialect_put_marker(w, "<|message|>");
+    PUT(w, " answer | called (end called)*) end?\nbegin: ");
+    cot_dialect_put_marker(w, "<|start|>");
+    PUT(w, "? channel\nchannel: \"assistant\"? ");
+    cot_dialect_put_marker(w, "<|channel|>");
+    PUT(w, "\ncalled: ");
+    cot_dialect_put_marker(w, "<|start|>");
+    PUT(w, "? channel? call\n");
+}
+
+static void put_messages(cot_dialect_writer *w, const json_t *tools, bool is_formatted)
 {
     static const char *const ends[] = {"<|end|>", "<|call|>", "<|return|>", NULL},
                              *const marks[] = {"<|channel|>", "<|constrain|>", NULL},
                              *const within[] = {"<|end|>",   "<|call|>",    "<|return|>",
                                                 "<|start|>", "<|message|>", NULL};
-    PUT(w, "start: message (end message)* end?\nmessage: ");
-    cot_dialect_put_marker(w, "<|start|>");
-    PUT(w, "? (PLAIN? mark)* (call | PLAIN? ");
-    cot_dialect_put_marker(w, "<|message|>");
-    PUT(w, "body)\nend: ");
+    if (is_formatted)
+        put_formatted_messages(w);
+    else
+        put_any_messages(w);
+    PUT(w, "end: ");
     put_tokens(w, ends, false);
     PUT(w, "\nmark: ");
     put_tokens(w, marks, false);
@@ -437,20 +462,45 @@ static void put_answer(cot_dialect_writer *w, const json_t *tools)
     }
 }
 
+/* An answer that has the format, or calls, with nothing but white space around them. */
+static void put_formatted_answer(cot_dialect_writer *w)
+{
+    const cot_dialect *d = w->calls;
+    PUT(w, "start: WS (answer | open (WS open)*");
+    if (d->is_bare) PUT(w, d->form == COT_DIALECT_PYTHON ? " | \"[\" WS call more" : " | call more");
+    PUT(w, ") WS\nopen: ");
+    cot_dialect_put_marker(w, d->call);
+    PUT(w, " calls");
+    if (d->section) {
+        PUT(w, " | ");
+        cot_dialect_put_marker(w, d->section);
+        PUT(w, " section");
+    }
+    PUT(w, "\n");
+}
+
 cot_status cot_dialect_grammar(cot_buffer *out, const cot_dialect *calls, const json_t *tools,
-                               int32_t (*token)(void *context, const char *marker), void *context,
-                               cot_error *error)
+                               const json_t *format, int32_t (*token)(void *context, const char *marker),
+                               void *context, cot_error *error)
 {
     cot_dialect_writer w = {.calls = calls, .out = out, .token = token, .context = context, .error = error};
     size_t i;
     json_t *tool;
     PUT(&w, "%llguidance {}\n" SPACE "TEXT: /" ANY "/\n");
     if (calls->form == COT_DIALECT_HARMONY)
-        put_messages(&w, tools);
+        put_messages(&w, tools, format);
     else {
-        put_answer(&w, tools);
+        if (format)
+            put_formatted_answer(&w);
+        else
+            put_answer(&w, tools);
         put_calls(&w);
         PUT(&w, calls->form == COT_DIALECT_PYTHON ? PYTHON : "");
+    }
+    if (format) {
+        PUT(&w, "answer:");
+        cot_dialect_put_json(&w, format, NULL);
+        PUT(&w, "\n");
     }
     put_alternatives(&w, "call", json_array_size(tools));
     json_array_foreach(tools, i, tool) put_call(&w, i, json_object_get(tool, "function"));

@@ -489,6 +489,7 @@ void cot_api_request_clear(cot_api_request *r)
     free(r->detokenize.ids);
     free(r->chat_template_kwargs);
     free(r->constraint.text);
+    free(r->constraint.format);
     cot_constraint_close(r->constraint.compiled);
     json_decref(r->tools.list);
     json_decref(r->conversation);

@@ -45,7 +45,9 @@ typedef struct cot_api_constraint {
     cot_constraint_kind kind;
     const char *name;         // of the field that said it, a constant
     char *text;               // owned; NULL: nothing was said
-    bool is_of_calls;         // calls alone are held to it, and anything may come outside them
+    bool is_of_calls;         // calls are held to it
+    bool lets_text;           // of calls: anything may come outside them
+    char *format;             // owned; of calls: the schema that `text` holds other answers to; NULL: none
     cot_constraint *compiled; // owned, of no text: choices copy it; NULL until prepare has made it
 } cot_api_constraint;
 

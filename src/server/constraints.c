@@ -173,8 +173,19 @@ bool cot_served_constraints_compile(cot_served_constraints *s, cot_api_constrain
         return cot_api_fail(error, 400, "unsupported_parameter", c->name, "'%s': %s", c->name,
                             reason.message);
     if (opened != COT_OK) return cot_api_fail_of(error, 400, c->name, &reason);
-    const cot_status status =
+    cot_status status =
         cot_constraint_compile(&c->compiled, s->compiler, c->kind, c->text, strlen(c->text), &reason);
+    if (status == COT_INVALID_ARGUMENT && c->format) { // which of the two it is
+        cot_constraint *alone;
+        cot_error of_format;
+        if (cot_constraint_compile(&alone, s->compiler, COT_CONSTRAINT_JSON_SCHEMA, c->format,
+                                   strlen(c->format), &of_format) == COT_OK)
+            cot_constraint_close(alone);
+        else {
+            c->name = "response_format";
+            reason = of_format;
+        }
+    }
     if (status == COT_OUT_OF_MEMORY) return cot_api_fail_of(error, 503, c->name, &reason);
     return status == COT_OK ||
            cot_api_fail(error, 400, "invalid_value", c->name, "'%s': %s", c->name, reason.message);

@@ -1,5 +1,7 @@
 #include "server/prepare.h"
 
+#include "base/json_load.h"
+#include "base/json_weight.h"
 #include "server/api_fields.h"
 #include "server/wire.h"
 
@@ -42,24 +44,38 @@ static int32_t added_token(void *context, const char *marker)
     return cot_tokenizer_added_token(context, marker);
 }
 
-/* Calls that the model begins by itself meet the schemas of strict tools. */
+static bool any_is_strict(const json_t *tools)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach(tools, i, tool) if (json_is_true(json_object_get(json_object_get(tool, "function"),
+                                                                        "strict"))) return true;
+    return false;
+}
+
+/* Calls that the model begins by itself meet the schemas of strict tools, and answers that are none what `response_format` says; what
+ * else is asked of the text alone may come, and no call. */
 static bool hold_calls(cot_api_request *r, const cot_served_model *model, cot_api_error *error)
 {
     cot_api_constraint *c = &r->constraint;
     cot_buffer grammar = {0};
     cot_error reason;
-    size_t i;
-    json_t *tool;
-    bool any = false;
-    json_array_foreach(r->tools.list, i, tool) any |=
-        json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
-    if (!any || r->kind != COT_API_CHAT || r->tools.choice != COT_API_TOOLS_AUTO || c->text ||
-        !model->constraints)
+    if (r->kind != COT_API_CHAT || r->tools.choice != COT_API_TOOLS_AUTO || !model->constraints ||
+        (c->text ? strcmp(c->name, "response_format") != 0 : !any_is_strict(r->tools.list)))
         return true;
-    const cot_status status = cot_dialect_grammar(&grammar, model->dialects.calls, r->tools.list, added_token,
-                                                  (void *)(uintptr_t)model->tokenizer, &reason);
-    *c = (cot_api_constraint){
-        .kind = COT_CONSTRAINT_LARK, .name = "tools", .text = grammar.data, .is_of_calls = true};
+    json_t *format = NULL;
+    if (c->text && cot_json_weigh(c->text, strlen(c->text)).depth <= COT_CONSTRAINT_MAX_DEPTH)
+        format = cot_json_load(c->text, strlen(c->text), JSON_DECODE_ANY, NULL);
+    if (c->text && (!format || json_is_false(format))) return true; // it is refused when it is compiled
+    const cot_status status = cot_dialect_grammar(&grammar, model->dialects.calls, r->tools.list, format,
+                                                  added_token, (void *)(uintptr_t)model->tokenizer, &reason);
+    json_decref(format);
+    *c = (cot_api_constraint){.kind = COT_CONSTRAINT_LARK,
+                              .name = "tools",
+                              .text = grammar.data,
+                              .format = c->text,
+                              .is_of_calls = true,
+                              .lets_text = !c->text};
     if (status == COT_OUT_OF_MEMORY) return cot_api_fail_of(error, 503, "tools", &reason);
     return status == COT_OK ||
            cot_api_fail(error, 400, "unsupported_parameter", "tools", "%s", reason.message);
@@ -121,7 +137,7 @@ static bool encode_conversation(cot_preparation *preparation, const cot_served_m
         cot_chat_render(model->chat, &text, conversation, strlen(conversation), &options, &reason);
     free(conversation);
     // without a token for its end nothing could be forced behind reasoning: there is none then
-    const bool may_open = model->dialects.end >= 0 || !r->constraint.text || r->constraint.is_of_calls;
+    const bool may_open = model->dialects.end >= 0 || !r->constraint.text || r->constraint.lets_text;
     if (status == COT_OK)
         r->opens_reasoning = may_open && cot_served_dialects_opens(model->dialects.reasoning, &text);
     const bool good = status == COT_OK
@@ -314,5 +330,6 @@ void cot_prepare_constraint(cot_preparation *p, const cot_served_model *model)
     if (is_unwanted(p) || !cot_served_constraints_compile(model->constraints, c, &p->error))
         drop_all(&p->request);
     free(c->text);
-    c->text = NULL;
+    free(c->format);
+    c->text = c->format = NULL;
 }

@@ -282,10 +282,11 @@ class Shared(unittest.TestCase):
     """Tests of one server, which each leaves as it was."""
 
     options = ()  # further ones
+    model = MODEL
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--ranks", 2, "--max-num-seqs", 8, "--max-num-batched-tokens", 64, *cls.options).__enter__()
+        cls.server = Server("--ranks", 2, "--max-num-seqs", 8, "--max-num-batched-tokens", 64, *cls.options, model=cls.model).__enter__()
 
     @classmethod
     def tearDownClass(cls):
@@ -320,6 +321,20 @@ def model_without(*names):
         for file in MODEL.iterdir():
             if file.name not in names:
                 (pathlib.Path(folder) / file.name).symlink_to(file)
+        yield folder
+
+
+@contextlib.contextmanager
+def model_with_tokens(*names):
+    """A folder like the model's, whose last tokens are added ones of these names."""
+    with model_without("tokenizer.json") as folder:
+        tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+        model, added = tokenizer["model"], tokenizer["added_tokens"]
+        first = len(model["vocab"]) - len(names)
+        model["vocab"] = {text: id for text, id in model["vocab"].items() if id < first}
+        model["merges"] = model["merges"][: -len(names)]  # each makes the next token
+        added += [added[0] | {"id": first + i, "content": name, "special": False} for i, name in enumerate(names)]
+        (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
         yield folder
 
 
