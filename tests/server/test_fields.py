@@ -56,6 +56,8 @@ class Fields(Shared):
         self.assertNotEqual(self.ids(**text, repeat_penalty=1.7), self.ids(**text))
         self.assertEqual(self.ids(**text, repeat_penalty=1.7, repeat_last_n=-1), self.ids(**text, repeat_penalty=1.7))
         self.refused("repeat_last_n", repeat_penalty=1.7, repeat_last_n=64)
+        # it bounds llama.cpp's penalty alone
+        self.assertEqual(self.ids(**text, repetition_penalty=1.7, repeat_last_n=64), self.ids(**text, repetition_penalty=1.7))
         tokens = self.server.post("/tokenize", {"prompt": "The cat"})[1]["tokens"]
         for ids in (tokens, [tokens]):
             self.assertEqual(self.ids(prompt=None, input_ids=ids), self.ids())

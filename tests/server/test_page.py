@@ -156,6 +156,29 @@ class Page(unittest.TestCase):
         self.assertIn("What is 2 + 3? And 4?", window.run("return [...document.getElementById('conversations').options].map(o => o.text)"))
         self.assertEqual(window.complaints(), [])
 
+    def test_nothing_is_asked_again_beside_an_answer(self):
+        act = "[...document.querySelectorAll('.said')][arguments[0]].querySelector('.acts').children[1].click()"
+        window = self.window()
+        window.until("return model")
+        turn_knobs(window, temperature="0", max_tokens="4")
+        say(window, "One")
+        for _ in range(10):  # an answer that was over before that is asked for anew
+            before = window.run("return current.messages.length")
+            with self.server.slowed():
+                self.go_on(window)
+                under_way = window.run("if (!leaving) return false; " + act + "; return current.messages.length", 1)
+                window.run("document.getElementById('stop').click()")
+                window.until(IDLE)
+            self.server.wait_idle()
+            if under_way:
+                break
+        self.assertIn(under_way, (before + 1, before + 2))
+        # nor of a conversation that is shown no more
+        window.run("kept = [...document.querySelectorAll('.said')][1].querySelector('.acts').children[1]")
+        window.press("#new")
+        self.assertEqual(window.run("kept.click(); return [!!leaving, current.messages.length]"), [False, 0])
+        self.assertEqual(window.complaints(), [])
+
     def test_errors_are_shown(self):
         window = self.window()
         window.until("return model")
