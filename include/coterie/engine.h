@@ -242,7 +242,7 @@ cot_status cot_engine_cancel_moves(cot_engine *engine, uint64_t id, cot_error *e
 /* Experts that the engine moves by itself (the option `rebalance`): in each cycle it says of each MoE layer whether experts move, and
  * why not. Reasons' names, those of layers where experts move first, NULL at the end. Constant. */
 const char *const *cot_engine_rebalance_reasons(void);
-enum { COT_ENGINE_REASONS = 6 };
+enum { COT_ENGINE_REASONS = 7 };
 
 /* A cycle, as it was made or would be. */
 typedef struct cot_engine_cycle {

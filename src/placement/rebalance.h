@@ -38,6 +38,8 @@ typedef struct cot_rebalance_options {
     cot_rebalance_mode mode; // not OFF
     int32_t layers, experts, ranks, top_k;
     int32_t slots;                       // of a layer that a rank may fill
+    int32_t base;                        // those of them that are there anyhow; the others are spare
+    const int64_t *slot_bytes;           // [L] of a spare one; NULL: no budget holds them
     int64_t interval_steps, interval_ns; // a cycle is due after either; 0: not by that, and one is not 0
     int32_t cool_down;     // intervals that a (layer, expert) which changed stays where it is; 1 or more
     double margin;         // times its moves' copies that a change must save in that time
@@ -54,6 +56,8 @@ typedef struct cot_rebalance_clock {
 typedef struct cot_rebalance {
     cot_rebalance_options o;
     double *copy_ns, *distance;
+    int64_t *slot_bytes;
+    int64_t spare_bytes;      // that spare slots with an expert in them may take together
     cot_rebalance_clock last; // when the last cycle was
     int64_t cycles;
     int64_t saved_moves;          // of earlier cycles, no more than those of one
@@ -73,6 +77,8 @@ typedef struct cot_rebalance_costs {
     const double *copy_ns; // [L]
 } cot_rebalance_costs;
 cot_status cot_rebalance_learn(cot_rebalance *r, const cot_rebalance_costs *costs, cot_error *error);
+/* Spare slots that have an expert may take so many bytes from now on, at first as many as there are. */
+void cot_rebalance_allow(cot_rebalance *r, int64_t spare_bytes);
 bool cot_rebalance_due(const cot_rebalance *r, cot_rebalance_clock now);
 
 /* What became of a layer in a cycle, and why nothing did. */
@@ -83,6 +89,7 @@ typedef enum cot_rebalance_reason {
     COT_REBALANCE_COST,    // changes save too little for what moves take
     COT_REBALANCE_COOLING, // changes would pay, of experts that changed too lately
     COT_REBALANCE_LIMIT,   // changes would pay, but other layers' pay more and moves a cycle are limited
+    COT_REBALANCE_SLOTS,   // changes would pay, but the budget has no slot for them
     COT_REBALANCE_REASONS
 } cot_rebalance_reason;
 extern const char
@@ -99,7 +106,8 @@ typedef struct cot_rebalance_plan {
     cot_rebalance_layer *layer; // [L]
     bool *changes;              // [L][E] whether the expert's ranks are others
     int32_t layers, experts;
-    int64_t copies, drops;       // (layer, expert, rank) that come and go
+    int64_t copies,
+        drops; // (layer, expert, rank) that come and go; drops alone, where slots have to become free first
     double before_ns, saving_ns; // of a step, over all layers
     double horizon_steps;        // that savings were reckoned over
 } cot_rebalance_plan;
@@ -124,7 +132,20 @@ bool cot_rebalance_turns(cot_rebalance *r, double change, double chance);
 cot_status cot_rebalance_plan_open(cot_rebalance_plan *plan, const cot_rebalance *r,
                                    const cot_expert_layout *layout, const cot_rebalance_seen *seen,
                                    cot_rebalance_clock now, cot_error *error);
+/* In its place, where more spare slots have an expert than may: a plan that empties some, those first that cost least for their bytes: replicas go, experts that
+ * have no other get slots that are there anyhow. */
+cot_status cot_rebalance_plan_emptying(cot_rebalance_plan *plan, const cot_rebalance *r,
+                                       const cot_expert_layout *layout, const cot_rebalance_seen *seen,
+                                       cot_rebalance_clock now, cot_error *error);
 void cot_rebalance_plan_close(cot_rebalance_plan *plan);
+/* What spare slots take that have an expert in one of two layouts; NULL: of one. */
+int64_t cot_rebalance_spare_bytes(const cot_rebalance *r, const cot_expert_layout *layout,
+                                  const cot_expert_layout *other);
+/* What a step takes less, as far as changes pay, where spare slots may take so many bins of bytes: ns [bins + 1], rising, against what those
+ * save that have an expert now. Errors: as of a cycle. */
+cot_status cot_rebalance_worth(double *ns, int bins, double bin_bytes, const cot_rebalance *r,
+                               const cot_expert_layout *layout, const cot_rebalance_seen *seen,
+                               cot_rebalance_clock now, cot_error *error);
 /* The cycle was made, and its moves are begun: their experts cool down from now on. */
 void cot_rebalance_adopt(cot_rebalance *r, const cot_rebalance_plan *plan, cot_rebalance_clock now);
 

@@ -28,14 +28,15 @@ cot_status cot_rebalance_search_open(cot_rebalance_search *s, const cot_rebalanc
                                 .was = malloc(E * sizeof *s->was),
                                 .now = malloc(E * sizeof *s->now),
                                 .used = malloc(P * sizeof *s->used),
+                                .most = malloc(P * sizeof *s->most),
                                 .share_ns = malloc(E * (P + 1) * sizeof *s->share_ns),
                                 .rank_ns = malloc(P * sizeof *s->rank_ns),
                                 .begin = malloc((E + 1) * sizeof *s->begin),
                                 .token = malloc((calls + 1) * sizeof *s->token),
                                 .token_sends = malloc((tokens + 1) * sizeof *s->token_sends),
                                 .expert_sends = malloc(E * sizeof *s->expert_sends)};
-    if (s->was && s->now && s->used && s->share_ns && s->rank_ns && s->begin && s->token && s->token_sends &&
-        s->expert_sends)
+    if (s->was && s->now && s->used && s->most && s->share_ns && s->rank_ns && s->begin && s->token &&
+        s->token_sends && s->expert_sends)
         return COT_OK;
     return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a layer of %d experts", (int)o->experts);
 }
@@ -45,6 +46,7 @@ void cot_rebalance_search_close(cot_rebalance_search *s)
     free(s->was);
     free(s->now);
     free(s->used);
+    free(s->most);
     free(s->share_ns);
     free(s->rank_ns);
     free(s->begin);
@@ -133,6 +135,8 @@ static void reckon(cot_rebalance_search *s)
         s->come += count(s->now[e] & ~s->was[e]);
         s->go += count(s->was[e] & ~s->now[e]);
     }
+    s->spare = 0;
+    for (int r = 0; r < s->o->ranks; r++) s->spare += s->used[r] > s->o->base ? s->used[r] - s->o->base : 0;
     s->sends = 0;
     for (int32_t t = 0; t < s->tokens; t++) s->sends += s->token_sends[t] = sends_of(s, t);
     for (int32_t e = 0; s->tokens && e < s->o->experts; e++) {
@@ -179,7 +183,13 @@ void cot_rebalance_search_begin(cot_rebalance_search *s, const double *rate, con
     s->marks = 0;
     if (s->tokens) list_tokens(s);
     memcpy(s->now, s->was, (size_t)o->experts * sizeof *s->now);
+    for (int r = 0; r < o->ranks; r++) s->most[r] = o->slots;
     reckon(s);
+}
+
+void cot_rebalance_search_keep_slots(cot_rebalance_search *s)
+{
+    for (int r = 0; r < s->o->ranks; r++) s->most[r] = s->used[r] > s->o->base ? s->used[r] : s->o->base;
 }
 
 /* ---- changes ---- */
@@ -279,7 +289,7 @@ static void consider_exchanges(cot_rebalance_search *s, choice *best, int32_t e,
 static void consider_copies(cot_rebalance_search *s, choice *best, int32_t e, int a, int b)
 {
     const uint64_t too = s->now[e] | bit(b), instead = too & ~bit(a);
-    if (s->used[b] < s->o->slots) {
+    if (s->used[b] < s->most[b]) {
         consider(s, best, &(cot_rebalance_change){.n = 1, .expert = {e}, .ranks = {too}});
         consider(s, best, &(cot_rebalance_change){.n = 1, .expert = {e}, .ranks = {instead}});
         return;
@@ -329,7 +339,7 @@ static cot_status add_mark(cot_rebalance_search *s, const cot_rebalance_change *
         s->mark = mark;
         s->room = room;
     }
-    s->mark[s->marks++] = (cot_rebalance_mark){*change, s->ns, moves_of(s->come, s->go)};
+    s->mark[s->marks++] = (cot_rebalance_mark){*change, s->ns, moves_of(s->come, s->go), s->spare};
     return COT_OK;
 }
 
@@ -343,6 +353,65 @@ cot_status cot_rebalance_search_run(cot_rebalance_search *s, cot_error *error)
         put(s, &best.change);
         reckon(s);
         status = add_mark(s, &best.change, error);
+    }
+    return status;
+}
+
+/* What empties a spare slot of a rank at the least cost, so far. */
+typedef struct emptying {
+    cot_rebalance_change change; // n 0: there is none
+    double ns, even;
+} emptying;
+
+static void consider_emptying(cot_rebalance_search *s, emptying *best, const cot_rebalance_change *c)
+{
+    cot_rebalance_change old = *c;
+    for (int i = 0; i < c->n; i++) old.ranks[i] = s->now[c->expert[i]];
+    double even, ns = -saved_at_ranks(s, &even, c, &old);
+    const double close = least * s->ns;
+    if (s->tokens) ns -= saved_in_sends(s, c, &old);
+    if (best->change.n && (ns > best->ns + close || (ns >= best->ns - close && even <= best->even))) return;
+    *best = (emptying){*c, ns, even};
+}
+
+/* Expert e, which is nowhere else, comes to a slot of rank b that is there anyhow: an empty one, or that of a replica. */
+static void consider_return(cot_rebalance_search *s, emptying *best, int32_t e, int b)
+{
+    if (s->used[b] < s->o->base)
+        consider_emptying(s, best, &(cot_rebalance_change){.n = 1, .expert = {e}, .ranks = {bit(b)}});
+    for (int32_t g = 0; s->used[b] == s->o->base && g < s->o->experts; g++)
+        if ((s->now[g] & bit(b)) && count(s->now[g]) > 1)
+            consider_emptying(
+                s, best,
+                &(cot_rebalance_change){.n = 2, .expert = {e, g}, .ranks = {bit(b), s->now[g] & ~bit(b)}});
+}
+
+/* A replica goes from a spare slot, or an expert that has no other. */
+static cot_rebalance_change choose_emptying(cot_rebalance_search *s)
+{
+    emptying best = {0};
+    for (int32_t e = 0; e < s->o->experts; e++)
+        for (uint64_t left = s->now[e]; left; left &= left - 1) {
+            const int rank = __builtin_ctzll(left);
+            if (s->used[rank] <= s->o->base) continue;
+            if (count(s->now[e]) > 1)
+                consider_emptying(
+                    s, &best,
+                    &(cot_rebalance_change){.n = 1, .expert = {e}, .ranks = {s->now[e] & ~bit(rank)}});
+            for (int b = 0; b < s->o->ranks && count(s->now[e]) == 1; b++) consider_return(s, &best, e, b);
+        }
+    return best.change;
+}
+
+cot_status cot_rebalance_search_emptying(cot_rebalance_search *s, cot_error *error)
+{
+    cot_status status = COT_OK;
+    while (status == COT_OK) {
+        const cot_rebalance_change change = choose_emptying(s);
+        if (!change.n) break;
+        put(s, &change);
+        reckon(s);
+        status = add_mark(s, &change, error);
     }
     return status;
 }

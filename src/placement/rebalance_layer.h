@@ -16,19 +16,21 @@ typedef struct cot_rebalance_mark {
     cot_rebalance_change change;
     double ns;
     int32_t moves; // against where experts were
+    int32_t spare; // slots with an expert
 } cot_rebalance_mark;
 
 typedef struct cot_rebalance_search {
     const cot_rebalance_options *o;
     const double *distance;
-    const bool *fixed;   // [E] the expert may not change; NULL: all may
-    uint64_t *was, *now; // [E] ranks of each expert
-    int32_t *used;       // [P] experts of each rank
-    double *share_ns;    // [E][P + 1] what a replica of e takes where there are so many
-    double *rank_ns;     // [P]
-    int32_t come, go;    // replicas, against `was`
-    double ns;           // a step
-    double spread;       // sum over ranks of rank_ns squared
+    const bool *fixed;    // [E] the expert may not change; NULL: all may
+    uint64_t *was, *now;  // [E] ranks of each expert
+    int32_t *used, *most; // [P] experts of each rank, and how many it may have
+    int32_t spare;        // of `used`, beyond the base
+    double *share_ns;     // [E][P + 1] what a replica of e takes where there are so many
+    double *rank_ns;      // [P]
+    int32_t come, go;     // replicas, against `was`
+    double ns;            // a step
+    double spread;        // sum over ranks of rank_ns squared
     /* Of joint, else no tokens. */
     int32_t tokens;
     const uint16_t *experts; // [tokens][stride], of which the first K count
@@ -49,7 +51,12 @@ void cot_rebalance_search_close(cot_rebalance_search *s);
 /* Layer l: experts sit on `was`, and are called so often a step. */
 void cot_rebalance_search_begin(cot_rebalance_search *s, const double *calls, const cot_rebalance_seen *seen,
                                 int32_t l, const bool *fixed);
+/* No rank may fill more spare slots than it has filled. */
+void cot_rebalance_search_keep_slots(cot_rebalance_search *s);
 /* Changes, one after another, until none saves time: a mark behind each. Errors: OUT_OF_MEMORY. */
 cot_status cot_rebalance_search_run(cot_rebalance_search *s, cot_error *error);
+/* Spare slots become empty, one after the other, by what costs least: a replica goes, or an expert that has no other into a slot that is there anyhow. A mark
+ * behind each. Errors: OUT_OF_MEMORY. */
+cot_status cot_rebalance_search_emptying(cot_rebalance_search *s, cot_error *error);
 
 #endif
