@@ -8,7 +8,7 @@ void cot_scheduler_get_load(const cot_scheduler *s, cot_engine_load *load)
 {
     *load = (cot_engine_load){.waiting = s->waiting_count,
                               .running = s->active_count,
-                              .kv_pages = s->pool.pages,
+                              .kv_pages = s->pool.open,
                               .kv_pages_free = s->pool.free_pages + s->pool.idle_pages,
                               .cached_blocks = s->prefix.nodes,
                               .queried_tokens = s->queried_tokens,

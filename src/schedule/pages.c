@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void push(cot_page_pool *pool, int32_t page)
 {
@@ -16,7 +17,7 @@ static void push(cot_page_pool *pool, int32_t page)
 
 cot_status cot_page_pool_open(cot_page_pool *pool, int64_t pages, int homes, cot_error *error)
 {
-    *pool = (cot_page_pool){.pages = pages, .homes = homes};
+    *pool = (cot_page_pool){.pages = pages, .open = pages, .homes = homes};
     pool->next = calloc((size_t)pages, sizeof *pool->next);
     pool->home = calloc((size_t)pages, sizeof *pool->home);
     pool->references = calloc((size_t)pages, sizeof *pool->references);
@@ -89,4 +90,34 @@ void cot_page_pool_release(cot_page_pool *pool, int32_t page)
     assert(pool->references[page] > 0);
     change(pool, page, -1, 0);
     if (!pool->references[page]) push(pool, page);
+}
+
+/* What is in a page comes to another, which is free. */
+static void move(cot_page_pool *pool, int32_t from, int32_t to)
+{
+    pool->references[to] = pool->references[from];
+    pool->idle[to] = pool->idle[from];
+    pool->home[to] = pool->home[from];
+    pool->references[from] = pool->idle[from] = 0;
+    pool->next[from] = to;
+}
+
+int64_t cot_page_pool_resize(cot_page_pool *pool, int64_t open, int32_t *moved)
+{
+    int64_t moves = 0, to = 0;
+    assert(open <= pool->pages && open >= pool->open - pool->free_pages);
+    for (int64_t from = open; from < pool->open; from++) {
+        if (!pool->references[from]) continue;
+        while (pool->references[to]) to++;
+        move(pool, (int32_t)from, (int32_t)to);
+        moved[2 * moves] = (int32_t)from;
+        moved[2 * moves + 1] = (int32_t)to;
+        moves++;
+    }
+    memset(pool->free, 0, sizeof pool->free);
+    pool->free_pages = 0;
+    pool->open = open;
+    for (int64_t p = open - 1; p >= 0; p--)
+        if (!pool->references[p]) push(pool, (int32_t)p);
+    return moves;
 }

@@ -15,9 +15,10 @@ typedef struct cot_page_pool_list {
 } cot_page_pool_list;
 
 typedef struct cot_page_pool {
-    int64_t pages, free_pages, idle_pages; // a page is idle when all of its references are
-    int homes;                             // ranks that have pages of their own; 1: all hold every page
-    int64_t idle_at[COT_PAGE_POOL_HOMES];  // [homes] of the idle pages
+    int64_t pages, open;                  // pages from `open` on are closed: neither free nor anybody's
+    int64_t free_pages, idle_pages;       // a page is idle when all of its references are
+    int homes;                            // ranks that have pages of their own; 1: all hold every page
+    int64_t idle_at[COT_PAGE_POOL_HOMES]; // [homes] of the idle pages
     cot_page_pool_list free[COT_PAGE_POOL_HOMES]; // [homes]
     int32_t *next;                                // [pages] the one behind in its list
     int16_t *home;                                // [pages] who has it, or had it last
@@ -36,5 +37,10 @@ void cot_page_pool_share(cot_page_pool *pool, int32_t page);
 void cot_page_pool_idle(cot_page_pool *pool, int32_t page, int32_t change);
 /* One reference less, not an idle one. With the last one gone the page is free. */
 void cot_page_pool_release(cot_page_pool *pool, int32_t page);
+
+/* So many pages are open from now on, at most `pages` and no fewer than are taken. What is in pages that close comes to free ones:
+ * moved has the pairs (from, to), ascending by from, and next[from] is to until the page opens again. Returns how many there
+ * are. */
+int64_t cot_page_pool_resize(cot_page_pool *pool, int64_t open, int32_t *moved);
 
 #endif

@@ -115,6 +115,7 @@ static void begin_with(cot_scheduler *s, cot_request_state *r, int32_t node, int
 /* It has nothing in the cache any more. */
 static void leave_cache(cot_scheduler *s, cot_request_state *r)
 {
+    cot_scheduler_weigh_blocks(s, r);
     let_go_of_blocks(s, r);
     if (r->resumes >= 0) cot_prefix_let_go_of_snapshot(&s->prefix, r->resumes);
     r->resumes = -1;
@@ -324,6 +325,7 @@ cot_request_state *cot_scheduler_admit(cot_scheduler *s)
     r->row = s->free_rows[--s->free_row_count];
     s->active[s->active_count++] = s->by_row[r->row] = r;
     begin_with(s, r, node, blocks);
+    cot_scheduler_weigh_text(s, r);
     if (r->told < r->fed) r->told = r->fed; // also of one that is preempted before it is fed
     if (!r->admissions++ && !r->all_logits) {
         // of the prompt alone: output that was delivered before, behind it, is looked up too and counted nowhere
@@ -500,6 +502,7 @@ cot_step cot_scheduler_plan(cot_scheduler *s)
 {
     cot_step step = {.ids = s->ids, .span = s->spans, .map = s->maps, .state = s->states};
     drop_states(s);
+    cot_scheduler_weigh_step(s);
     step.spans = compose(s);
     for (int64_t i = 0; i < s->active_count; i++) s->active[i]->sat_out++;
     s->waited_steps += (uint64_t)s->active_count; // those with a part are taken off below

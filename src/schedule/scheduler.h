@@ -84,6 +84,8 @@ typedef struct cot_scheduler_limits {
     cot_scheduler_foresight foresight;
 } cot_scheduler_limits;
 
+struct cot_page_worth;
+
 typedef struct cot_scheduler {
     cot_scheduler_limits limits;
     uint64_t last_id; // ids count from 1
@@ -106,6 +108,9 @@ typedef struct cot_scheduler {
     cot_state_copy *states; // [step_states]
     int32_t state_count;    // of the last plan
     uint64_t waited_steps;  // that active ones sat out
+    struct cot_page_worth
+        *worth;    // whoever wants to know what more or fewer pages would save; NULL: nobody does
+    int64_t plans; // that it was told of
     uint64_t preemptions, queried_tokens, hit_tokens; // tokens are counted when a request is first admitted
 } cot_scheduler;
 
@@ -145,6 +150,16 @@ cot_request_state *cot_scheduler_find(const cot_scheduler *scheduler, uint64_t i
 /* Ends a request that waits or is active: its row and pages are free at once, itself with the next sweep. */
 void cot_scheduler_release(cot_scheduler *scheduler, cot_request_state *request);
 void cot_scheduler_sweep(cot_scheduler *scheduler);
+
+/* Between two steps: so many pages are open from now on, or as few more as active requests have; blocks that are kept go for it, those that
+ * were used longest ago first. What is in pages that close comes to others: moved [2 * limits.pages] has the pairs (from, to),
+ * ascending, in which all froms are behind all tos. Returns how many there are; pool.open says how many pages are open. */
+int64_t cot_scheduler_resize(cot_scheduler *scheduler, int64_t open, int32_t *moved);
+
+/* For scheduler.c: a request is admitted; it is about to leave the cache; a step is planned. What that says of pages goes to `worth`. */
+void cot_scheduler_weigh_text(const cot_scheduler *scheduler, const cot_request_state *request);
+void cot_scheduler_weigh_blocks(const cot_scheduler *scheduler, const cot_request_state *request);
+void cot_scheduler_weigh_step(cot_scheduler *scheduler);
 
 /* What there is to do and how the cache fares; whoever runs steps fills in how many there were. */
 void cot_scheduler_get_load(const cot_scheduler *scheduler, cot_engine_load *load);
