@@ -103,6 +103,9 @@ static cot_status obey(struct end *end, const cot_plan *plan, cot_error *error)
         if (!plan->last) return COT_OK;
         cot_runner_place(end->runner, end->changes, end->changes_count);
         end->changes_count = 0;
+    } else if (plan->kind == COT_PLAN_RESIZE) {
+        cot_runner_resize(end->runner, plan->words, plan->count / 2, plan->open);
+        if (plan->last) cot_runner_empty_places(end->runner);
     } else {
         return copy(end, plan, error);
     }
@@ -235,6 +238,23 @@ cot_status cot_engine_group_place(cot_engine_group *g, const int32_t *words, int
         cot_plan plan = {.kind = COT_PLAN_PLACE, .words = words + at, .count = count - at};
         last = plan.last = plan.count <= room;
         if (!last) plan.count = room;
+        status = order(root, &plan, error);
+    }
+    return status;
+}
+
+cot_status cot_engine_group_resize(cot_engine_group *g, const int32_t *moved, int64_t moves, int64_t open,
+                                   cot_error *error)
+{
+    struct end *root = &g->root;
+    const int64_t room = cot_plan_words(root->plan_bytes) / 2 * 2;
+    cot_status status = COT_OK;
+    bool last = false;
+    for (int64_t at = 0; !last && status == COT_OK; at += room) {
+        cot_plan plan = {.kind = COT_PLAN_RESIZE, .words = moved + at, .count = 2 * moves - at};
+        last = plan.last = plan.count <= room;
+        if (!last) plan.count = room;
+        plan.open = (int32_t)(last ? open : g->options.runner.pages);
         status = order(root, &plan, error);
     }
     return status;

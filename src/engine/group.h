@@ -38,6 +38,10 @@ cot_status cot_engine_group_link(cot_engine_group *group, const cot_link *link, 
  * that the epoch before had and this one has not. */
 cot_status cot_engine_group_place(cot_engine_group *group, const int32_t *words, int64_t count,
                                   cot_error *error);
+/* Pages close and open as cot_scheduler_resize has it: when this returns what closed pages took on all ranks is given back, and what places of
+ * experts took that no slot in force has. No chunks are on their way. */
+cot_status cot_engine_group_resize(cot_engine_group *group, const int32_t *moved, int64_t moves, int64_t open,
+                                   cot_error *error);
 /* Chunks go from rank to rank, no two of one rank, into slots that no step reads; verdict [count] is what became of each. Errors: those
  * of ranks that could not take what came. */
 cot_status cot_engine_group_copy(cot_engine_group *group, const cot_runner_chunk *chunk, int64_t count,

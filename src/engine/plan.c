@@ -39,8 +39,9 @@ size_t cot_plan_write(void *bytes, const cot_plan *plan)
         at = append(at, step->span, (size_t)step->spans * sizeof *step->span);
         at = append(at, step->map, (size_t)step->maps * sizeof *step->map);
         at = append(at, step->state, (size_t)step->states * sizeof *step->state);
-    } else if (plan->kind == COT_PLAN_PLACE) {
+    } else if (plan->kind == COT_PLAN_PLACE || plan->kind == COT_PLAN_RESIZE) {
         header.tokens = (int32_t)plan->count;
+        header.spans = plan->open;
         header.reports = plan->last;
         at = append(at, plan->words, (size_t)plan->count * sizeof *plan->words);
     } else if (plan->kind == COT_PLAN_COPY) {
@@ -74,9 +75,10 @@ void cot_plan_read(cot_plan *plan, const void *bytes)
                                 .span = span,
                                 .map = map,
                                 .state = (const cot_state_copy *)(const void *)(map + header.maps)};
-    } else if (plan->kind == COT_PLAN_PLACE) {
+    } else if (plan->kind == COT_PLAN_PLACE || plan->kind == COT_PLAN_RESIZE) {
         plan->words = words;
         plan->count = header.tokens;
+        plan->open = header.spans;
         plan->last = header.reports;
     } else if (plan->kind == COT_PLAN_COPY) {
         plan->chunk = (const cot_runner_chunk *)(const void *)words;

@@ -12,6 +12,7 @@ typedef enum cot_plan_kind {
     COT_PLAN_STATS, // counters are gathered: they themselves (cot_runner_stats)
     COT_PLAN_PLACE, // changes of a placement (placement/epoch.h); with the last of them an epoch begins: a status
     COT_PLAN_COPY, // chunks of slots go from rank to rank: a status, and what became of each
+    COT_PLAN_RESIZE, // pages of the KV cache open and close, places of experts that nobody has are emptied: a status
     COT_PLAN_LINK, // the shape of links: a status
     COT_PLAN_STOP  // the end: none
 } cot_plan_kind;
@@ -20,10 +21,11 @@ typedef enum cot_plan_kind {
 typedef struct cot_plan {
     cot_plan_kind kind;
     cot_step step;                 // STEP
-    const int32_t *words;          // PLACE: [count]
+    const int32_t *words;          // PLACE: [count]; RESIZE: [count] pairs of pages (cot_kv_resize)
     const cot_runner_chunk *chunk; // COPY: [count]
     int64_t count;
-    bool last; // of the epoch's changes
+    bool last;    // of the epoch's changes; of the pairs
+    int32_t open; // RESIZE: pages that are open with the last pairs
     cot_link link;
 } cot_plan;
 

@@ -90,6 +90,9 @@ typedef struct cot_fabric_ops {
     cot_status (*alloc)(cot_fabric *fabric, cot_sym *where, size_t bytes, cot_error *error);
     /* This rank's own memory there. */
     void *(*local)(cot_fabric *fabric, cot_sym where);
+    /* What these bytes of the own memory take goes back to the system, but for its pages that they share with others: they are zero
+     * then. Nobody reads them or writes there meanwhile. NULL: the system gets nothing back before the end. */
+    void (*give_back)(cot_fabric *fabric, cot_sym where, size_t bytes);
     /* Copies into rank `to`'s heap. `data` may be reused on return; the bytes are there for the target once
      * it has seen a later put_signal from this rank. Never blocks on the target. to == own rank copies. */
     void (*put)(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase);

@@ -41,15 +41,55 @@ void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, int32
         clear(kv, sequence, index * COT_KV_PAGE + place);
 }
 
+/* The system gets what pages [from, to) took, but for its own pages that they share with others. */
+static void give_back(cot_kv *kv, int64_t from, int64_t to)
+{
+    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *begin = kv->memory + (size_t)from * kv->page_bytes,
+            *end = kv->memory + (size_t)to * kv->page_bytes;
+    begin += (small - (uintptr_t)begin % small) % small;
+    end -= (uintptr_t)end % small;
+    if (begin < end) madvise(begin, (size_t)(end - begin), MADV_DONTNEED);
+}
+
 void cot_kv_give_up(cot_kv *kv, int32_t page)
 {
     if (!kv->held[page]) return;
     kv->held[page] = false;
-    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
-    uint8_t *begin = kv->memory + (size_t)page * kv->page_bytes, *end = begin + kv->page_bytes;
-    begin += (small - (uintptr_t)begin % small) % small;
-    end -= (uintptr_t)end % small;
-    if (begin < end) madvise(begin, (size_t)(end - begin), MADV_DONTNEED);
+    give_back(kv, page, page + 1);
+}
+
+/* Where what was in a page is by these pairs. */
+static int32_t page_now(const int32_t *moved, int64_t moves, int32_t page)
+{
+    int64_t first = 0, end = moves;
+    while (first < end) {
+        const int64_t middle = first + (end - first) / 2;
+        if (moved[2 * middle] < page)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first < moves && moved[2 * first] == page ? moved[2 * first + 1] : page;
+}
+
+void cot_kv_resize(cot_kv *kv, const int32_t *moved, int64_t moves, int64_t open)
+{
+    for (int64_t i = 0; i < moves; i++) {
+        const int32_t from = moved[2 * i], to = moved[2 * i + 1];
+        if (!kv->held[from]) { // of another rank
+            cot_kv_give_up(kv, to);
+            continue;
+        }
+        memcpy(kv->memory + (size_t)to * kv->page_bytes, kv->memory + (size_t)from * kv->page_bytes,
+               kv->page_bytes);
+        kv->held[to] = true;
+    }
+    for (int64_t i = 0; moves && i < kv->sequences * kv->pages_a_sequence; i++)
+        kv->table[i] = page_now(moved, moves, kv->table[i]);
+    if (open == kv->pages) return;
+    give_back(kv, open, kv->pages);
+    memset(kv->held + open, 0, (size_t)(kv->pages - open) * sizeof *kv->held);
 }
 
 void cot_kv_store(cot_kv *kv, int64_t sequence, int64_t position, int64_t layer, int64_t head,

@@ -223,6 +223,7 @@ void cot_runner_close(cot_runner *r)
     for (int i = 0; i < 2; i++) cot_expert_epoch_close(&r->slots.epoch[i]);
     free(r->slots.pool);
     free(r->slots.place);
+    free(r->slots.used);
     free(r->heads.own_weights);
     free(r);
 }

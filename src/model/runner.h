@@ -23,6 +23,7 @@ typedef struct cot_runner_options {
     cot_pool *pool;                  // may be NULL
     int threads;                     // that may work for this rank at once, itself included
     const cot_expert_layout *layout; // of the model's MoE layers over the group's ranks, at first
+    bool gives_back;                 // what slots took goes back to the system when experts leave them
     bool movable;                    // the last slots of layers that share a pool have one place together
     /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot, in turn.
      * 0: all have. */
@@ -152,6 +153,10 @@ void cot_runner_place(cot_runner *runner, const int32_t *words, int64_t count);
  * operator's, with FAILED. */
 cot_status cot_runner_copy(cot_runner *runner, const cot_runner_chunk *chunk, int64_t count,
                            cot_runner_verdict *verdict, cot_error *error);
+/* Between two steps: pages as cot_kv_resize has it. Every rank. */
+void cot_runner_resize(cot_runner *runner, const int32_t *moved, int64_t moves, int64_t open);
+/* Between two steps, while no chunks are on their way: what places took that no slot of the epoch in force has goes back to the system. */
+void cot_runner_empty_places(cot_runner *runner);
 /* Collective: rank 0 gets every rank's numbers [P]; the others pass NULL. */
 cot_status cot_runner_stats(cot_runner *runner, cot_rank_stats *stats, cot_error *error);
 /* On rank 0, as of the last cot_runner_stats: adds to calls [MoE layers][E] how many tokens have called each expert, over all

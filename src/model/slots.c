@@ -5,6 +5,7 @@
 #include "base/error.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 /* ---- places ---- */
@@ -61,7 +62,8 @@ cot_status cot_runner_open_slots(cot_runner *r, cot_error *error)
     const int32_t layers = (int32_t)cot_runner_expert_layers(&r->o), slots = r->o.layout->slots_per_rank;
     r->slots.pool = calloc((size_t)layers + 1, sizeof *r->slots.pool);
     r->slots.place = calloc((size_t)layers * (size_t)slots + 1, sizeof *r->slots.place);
-    if (!r->slots.pool || !r->slots.place)
+    r->slots.used = calloc((size_t)layers * (size_t)slots + 1, sizeof *r->slots.used); // and no pool has more
+    if (!r->slots.pool || !r->slots.place || !r->slots.used)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a table of slots");
     for (int32_t l = 0; l < layers; l++) {
         r->slots.pool[l] = cot_runner_pool_of(&r->o, l);
@@ -87,12 +89,73 @@ void cot_runner_fill_slots(cot_runner *r, cot_loader *load)
     }
 }
 
+/* What places took that slots had in the layout before, and have not in the one in force, goes back to the system. */
+static void empty_left(const cot_runner *r, const cot_expert_layout *before)
+{
+    const int32_t rank = r->fabric->rank, E = before->n_experts;
+    for (int32_t l = 0; l < cot_runner_expert_layers(&r->o); l++) {
+        const cot_expert_replicas was = cot_expert_layout_layer(before, l),
+                                  now = cot_expert_layout_layer(r->slots.layout, l);
+        bool *const used = r->slots.used; // by slot
+        memset(used, 0, (size_t)before->slots_per_rank * sizeof *used);
+        for (int32_t i = 0; i < now.begin[E]; i++)
+            if (now.rank[i] == rank) used[now.slot[i]] = true;
+        for (int32_t i = 0; i < was.begin[E]; i++)
+            if (was.rank[i] == rank && !used[was.slot[i]])
+                r->fabric->ops->give_back(
+                    r->fabric,
+                    cot_runner_place_at(r, l,
+                                        r->slots.pool[l].first + cot_runner_places_of(r, l)[was.slot[i]]),
+                    (size_t)r->o.networks->slot_bytes[l]);
+    }
+}
+
 void cot_runner_place(cot_runner *r, const int32_t *words, int64_t count)
 {
     const bool second = r->slots.layout == &r->slots.epoch[1].layout;
-    cot_expert_epoch *next = &r->slots.epoch[!second];
-    cot_expert_epoch_follow(next, &r->slots.epoch[second], words, count);
+    cot_expert_epoch *now = &r->slots.epoch[second], *next = &r->slots.epoch[!second];
+    cot_expert_epoch_follow(next, now, words, count);
     r->slots.layout = &next->layout;
+    if (r->o.gives_back) empty_left(r, &now->layout);
+}
+
+void cot_runner_resize(cot_runner *r, const int32_t *moved, int64_t moves, int64_t open)
+{
+    cot_kv_resize(&r->heads.kv, moved, moves, open);
+}
+
+/* Places of a pool that slots of the epoch in force have are marked. */
+static void mark_places(const cot_runner *r, int32_t head, bool *used)
+{
+    for (int32_t l = head; l < cot_runner_expert_layers(&r->o); l++) {
+        if (first_alike(&r->o, l) != head) continue;
+        const cot_expert_replicas replicas = cot_expert_layout_layer(r->slots.layout, l);
+        for (int32_t i = 0; i < replicas.begin[r->slots.layout->n_experts]; i++)
+            if (replicas.rank[i] == r->fabric->rank)
+                used[r->slots.pool[l].first + cot_runner_places_of(r, l)[replicas.slot[i]]] = true;
+    }
+}
+
+static void empty_pool(const cot_runner *r, int32_t head)
+{
+    const int32_t places = r->slots.pool[head].places;
+    bool *const used = r->slots.used;
+    memset(used, 0, (size_t)places * sizeof *used);
+    mark_places(r, head, used);
+    for (int32_t begin = 0, end; begin < places; begin = end) {
+        end = begin + 1;
+        if (used[begin]) continue;
+        while (end < places && !used[end]) end++;
+        r->fabric->ops->give_back(r->fabric, cot_runner_place_at(r, head, begin),
+                                  (size_t)(end - begin) * (size_t)r->o.networks->slot_bytes[head]);
+    }
+}
+
+void cot_runner_empty_places(cot_runner *r)
+{
+    if (!r->o.gives_back) return;
+    for (int32_t l = 0; l < cot_runner_expert_layers(&r->o); l++)
+        if (first_alike(&r->o, l) == l) empty_pool(r, l);
 }
 
 cot_status cot_runner_keep_layers(cot_runner *r, cot_error *error)

@@ -10,6 +10,7 @@ typedef struct cot_runner_slots {
     cot_sym at;                      // all pools
     cot_runner_pool *pool;           // [MoE layers]
     int32_t *place; // [MoE layers][slots of a rank] this rank's, counted from the first of the layer's own
+    bool *used;     // scratch: the places of a pool
     cot_sym sums_at,
         sums_signals; // [P]: the checksum of the last chunk of each rank, and a signal that raises with it
     uint64_t copies;  // commands to copy so far

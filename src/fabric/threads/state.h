@@ -26,6 +26,7 @@ struct cot_fabric_group {
     size_t mapped_bytes, heap_bytes, stride; // stride: from one rank's heap to the next
     unsigned char *heaps;
     int ranks;
+    bool forked; // heaps are shared by processes
     pid_t root; // rank 0's process where the others are its children; 0: ranks have no processes of their own
     alignas(128)
         atomic_int failed; // 1 + the first rank that failed; COT_FAILED_MUTE with it: it does not answer

@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { LINE = 64, HUGE_PAGE = 2 << 20 };
 
@@ -164,9 +165,19 @@ static void set_link(cot_fabric *fabric, const cot_link *link)
         cot_pause();
 }
 
+/* Shared memory is a file's, of which a range is cut out; the rest is the process's own. */
+static void give_back(cot_fabric *fabric, cot_sym where, size_t bytes)
+{
+    const struct endpoint *self = endpoint_of(fabric);
+    const uintptr_t small = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)(self->heap + where),
+                    begin = round_up(at, small), end = (at + bytes) / small * small;
+    if (begin < end) madvise((void *)begin, end - begin, self->group->forked ? MADV_REMOVE : MADV_DONTNEED);
+}
+
 static const cot_fabric_ops ops = {
     .alloc = alloc,
     .local = local,
+    .give_back = give_back,
     .put = put,
     .put_signal = put_signal,
     .load = load,
@@ -225,6 +236,7 @@ cot_status cot_fabric_group_open(cot_fabric_group **out, const cot_fabric_group_
     group->stride = stride;
     group->heaps = (unsigned char *)round_up((uintptr_t)mapping + head_bytes, HUGE_PAGE);
     group->ranks = options->ranks;
+    group->forked = options->forked;
     cot_links_open(&group->links, options->ranks, (void *)((unsigned char *)mapping + flights_at));
     cot_turns_open(&group->turns, options->ranks, options->running);
     if (stride)
