@@ -269,6 +269,23 @@ void cot_engine_cycle_free(cot_engine_cycle *cycle); /* an empty one is fine */
  * under way; from within a callback; OUT_OF_MEMORY; PEER_FAILED. */
 cot_status cot_engine_rebalance(cot_engine_cycle *cycle, cot_engine *engine, bool dry, cot_error *error);
 
+/* How the memory that pages of the KV cache and replicas of experts share (total_bytes) is split, where that moves: with `rebalance`, over ranks that
+ * give memory back, and experts that stay where operators read them. */
+enum { COT_ENGINE_BUDGET_REASONS = 6 };
+typedef struct cot_engine_budget {
+    int64_t bytes;                            /* all; 0: nothing is shared, or the split does not move */
+    int64_t pages_bytes;                      /* of pages that are open */
+    int64_t slots_bytes;                      /* that replicas in spare slots may take */
+    int64_t replicas_bytes;                   /* and take */
+    int64_t looks[COT_ENGINE_BUDGET_REASONS]; /* so far, one a cycle of rebalancing, by what came of them */
+    int64_t turns; /* those of them that moved memory the other way than the move before */
+    int last;      /* what came of the last of them; -1: there was none */
+    double
+        gain_ns; /* that a step takes less by the split that the last look found best, as far as is known */
+} cot_engine_budget;
+/* What comes of looks, in few words; those that move memory last, to pages, then to slots. NULL ends. Constant. */
+const char *const *cot_engine_budget_reasons(void);
+
 /* The counts of what rebalancing has done since the engine was opened, dry cycles left out. */
 typedef struct cot_engine_rebalancing {
     const char *mode; /* as the options spell it */
@@ -285,6 +302,7 @@ typedef struct cot_engine_rebalancing {
     double foreseen_ns, realised_ns;
     int64_t since_ns; /* since the last cycle, or the engine was opened */
     int64_t plan_ns;  /* that cycles took beside steps, moves left out */
+    cot_engine_budget budget;
 } cot_engine_rebalancing;
 /* Thread-safe, and cheap. */
 void cot_engine_get_rebalancing(cot_engine *engine, cot_engine_rebalancing *rebalancing);

@@ -176,7 +176,7 @@ typedef struct cot_engine_options {
          * "fcfs" and home_by "load" nobody would ask them, which is an error. Default: no tables. */
         const char *signature_tables;
     } batch;
-    /* The KV cache. */
+    /* The KV cache, and what shares its memory. */
     struct {
         /* Positions of KV cache, of all sequences together, wherever they end: the engine adds what their last pages leave
          * empty. Without block_tokens no more are made than `sequences` sequences can fill. Default: the context of one
@@ -194,6 +194,10 @@ typedef struct cot_engine_options {
         /* In place of kv_tokens, bytes of KV cache over all ranks: as many pages of 64 positions as fit. Default: kv_tokens
          * says. */
         size_t kv_bytes;
+        /* In place of both, and refused beside kv_bytes: bytes, over all ranks, that KV pages and the slots of experts that
+         * `spare_slots` adds take together. Slots, where experts are movable, have theirs; pages get the rest, which has to
+         * hold a text of the model's whole context. Default: kv_bytes says. */
+        size_t total_bytes;
     } memory;
     /* What is told of the work. */
     struct {

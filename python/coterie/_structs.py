@@ -506,6 +506,7 @@ class _EngineOptionsMemory(Structure):
         ("block_tokens", c_int64),
         ("snapshots", c_int64),
         ("kv_bytes", c_size_t),
+        ("total_bytes", c_size_t),
     ]
 
 

@@ -12,6 +12,7 @@
 #include "engine/tables.h"
 #include "placement/epoch.h"
 #include "placement/rebalance.h"
+#include "schedule/budget.h"
 
 #include <pthread.h>
 
@@ -67,6 +68,19 @@ typedef struct cot_rebalancing {
     int64_t last_ns;             // the same: when the last cycle was, or the engine was opened
 } cot_rebalancing;
 
+/* What KV pages and spare slots of experts take together, and how it is split (schedule/budget.h). */
+typedef struct cot_budgeting {
+    size_t bytes, page_bytes; // all, of the option, 0: they share none; of one page, over all ranks
+    bool moves;               // the split does; else slots have theirs from the beginning
+    bool has_moved;           // experts, since places that none has were emptied
+    int64_t pages, least;     // that are to be open; that stay open
+    cot_budget split;
+    cot_page_worth worth;
+    int32_t *moved, *own;   // [2 pages] scratch; [MoE layers][P] slots that moves under way may fill
+    int64_t steps, ns;      // of the loop at the last look
+    cot_engine_budget told; // by the mutex of cot_placing
+} cot_budgeting;
+
 struct cot_engine {
     cot_checkpoint *checkpoint;
     const cot_config *config;
@@ -84,6 +98,7 @@ struct cot_engine {
     cot_placing placing;
     cot_moving moving;
     cot_rebalancing rebalancing;
+    cot_budgeting budgeting;
     cot_predictor *tables;            // by whose groups experts sit, in every epoch; NULL: there are none
     int32_t first_table;              // the layer of tables that is the first MoE layer
     cot_replay replay;                // where the options give routing
@@ -140,8 +155,22 @@ void cot_rebalancing_close(cot_rebalancing *rebalancing);
 void cot_rebalancing_see(cot_engine *engine, const cot_step *step, int64_t ns);
 /* Moves of a cycle were given up since they took too long. */
 void cot_rebalancing_give_up(cot_engine *engine);
-/* Behind a step: where a cycle is due, and no moves are under way, it is made, and its moves begin. */
-void cot_rebalancing_go_on(cot_engine *engine);
+/* Behind a step: where a cycle is due, and no moves are under way, it is made, and its moves begin. Errors: TIMED_OUT, PEER_FAILED. */
+cot_status cot_rebalancing_go_on(cot_engine *engine, cot_error *error);
+
+/* The split of the options' memory, as it is at first, of a loop and rebalancing that are open. Close either way. Errors: OUT_OF_MEMORY. */
+cot_status cot_budgeting_open(cot_engine *engine, cot_error *error);
+void cot_budgeting_close(cot_budgeting *budgeting);
+/* Behind a step without moves under way: places that no expert has are emptied, and pages open where slots have made room. Errors: TIMED_OUT,
+ * PEER_FAILED. */
+cot_status cot_budgeting_go_on(cot_engine *engine, cot_error *error);
+/* A cycle is due: what pages and slots are worth is weighed, pages close that slots are to have, and how much those may take is told the
+ * controller. Errors: TIMED_OUT, PEER_FAILED, OUT_OF_MEMORY. */
+cot_status cot_budgeting_look(cot_engine *engine, const cot_rebalance_seen *seen, cot_rebalance_clock now,
+                              cot_error *error);
+/* Whether slots are open for moves from one layout to another; then `own` is as those need it. Errors: INVALID_ARGUMENT. */
+cot_status cot_budgeting_check_moves(cot_engine *engine, const cot_expert_layout *from,
+                                     const cot_expert_layout *to, cot_error *error);
 
 /* A status that ends the group gets the copy that is under way added to its message. Returns it. */
 cot_status cot_moving_explain(const cot_engine *engine, cot_status status, cot_error *error);

@@ -96,25 +96,61 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
     return COT_OK;
 }
 
-/* As many pages as kv_bytes has room for, where that is given. */
+/* Whether the split of memory that pages and spare slots share moves: replicas are made by rebalancing, in slots that the operator reads, and ranks give
+ * memory back. */
+static bool split_moves(const cot_engine_resolved *o)
+{
+    return o->given.memory.total_bytes && o->given.experts.spare_slots &&
+           o->choice.experts_rebalance != COT_REBALANCE_OFF && !o->fabric->from_outside && !o->op->keep;
+}
+
+/* What all spare slots take, over all ranks, once replicas are in them. */
+static size_t spare_bytes(const cot_engine *e, const cot_engine_options *o)
+{
+    size_t bytes = 0; // one slot of each layer
+    for (int64_t l = 0; o->experts.movable && l < cot_runner_expert_layers(&e->runner); l++)
+        bytes += (size_t)e->networks.slot_bytes[l];
+    return bytes * (size_t)o->experts.spare_slots * (size_t)e->info.ranks;
+}
+
+/* What of the memory that pages share with spare slots is left for pages. Errors: INVALID_ARGUMENT: not enough for the model's context. */
+static cot_status share_with_slots(size_t *kv_bytes, const cot_engine *e, const cot_engine_options *o,
+                                   size_t page_bytes, cot_error *error)
+{
+    const size_t total = o->memory.total_bytes, spare = e->budgeting.moves ? 0 : spare_bytes(e, o);
+    const int64_t context = e->config->max_context;
+    *kv_bytes = total > spare ? total - spare : 0;
+    if (*kv_bytes / page_bytes >= (size_t)cot_page_count(context)) return COT_OK;
+    return cot_fail(
+        error, COT_INVALID_ARGUMENT,
+        "%zu bytes of memory hold %zu KV pages of %zu bytes beside %zu bytes of spare slots, the model's "
+        "context of %lld tokens needs %lld pages",
+        total, *kv_bytes / page_bytes, page_bytes, spare, (long long)context,
+        (long long)cot_page_count(context));
+}
+
+/* As many pages as there is room for, where their bytes are given. */
 static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_error *error)
 {
     const int counted =
         e->runner.data_parallel ? 1 : e->info.ranks; // a page is on one rank, or a part of it on each
-    size_t page_bytes = 0;
+    size_t page_bytes = 0, kv_bytes = o->memory.kv_bytes;
     cot_status status = COT_OK;
-    if (!o->memory.kv_bytes) return COT_OK;
+    if (!kv_bytes && !o->memory.total_bytes) return COT_OK;
     e->runner.pages = 1;
     for (int rank = 0; rank < counted && status == COT_OK; rank++) {
         cot_runner_sizes sizes;
         status = cot_runner_measure(&sizes, &e->runner, rank, e->info.ranks, error);
         page_bytes += sizes.cache;
     }
+    e->budgeting.page_bytes = page_bytes;
+    if (status == COT_OK && o->memory.total_bytes)
+        status = share_with_slots(&kv_bytes, e, o, page_bytes, error);
     if (status != COT_OK) return status;
-    if (o->memory.kv_bytes < page_bytes)
+    if (kv_bytes < page_bytes)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%zu bytes of KV cache hold no page, which has %zu",
-                        o->memory.kv_bytes, page_bytes);
-    const size_t pages = o->memory.kv_bytes / page_bytes;
+                        kv_bytes, page_bytes);
+    const size_t pages = kv_bytes / page_bytes;
     const int64_t filled = e->runner.sequences *
                            cot_page_count(e->config->max_context), // without blocks no more are filled
         most = e->block_tokens || filled > INT32_MAX ? INT32_MAX : filled;
@@ -345,6 +381,8 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     if (status == COT_OK) status = cot_rebalancing_check(e, options, error);
     if (status == COT_OK) e->runner.pipeline.row_of_id = e->row_of_id;
     if (status == COT_OK) status = choose_exchange(e, options, error);
+    e->budgeting.bytes = options->given.memory.total_bytes;
+    e->budgeting.moves = e->runner.gives_back = split_moves(options);
     if (status == COT_OK) status = fill_pages(e, &options->given, error);
     if (status != COT_OK) return status;
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, l, 0, 1);
@@ -353,7 +391,14 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
         cot_attention_weights_walk(e->whole.attention, e->checkpoint, e->runner.precision, &all_heads, load);
     cot_whole_weights_walk(&e->whole, e->checkpoint, e->runner.precision, &e->networks, e->runner.op->weights,
                            e->runner.data_parallel, &whole, load);
-    return measure(e, options->fabric, whole.used, sizes, error);
+    status = measure(e, options->fabric, whole.used, sizes, error);
+    if (e->budgeting.moves) { // slots take what pages leave
+        sizes->total_bytes -= spare_bytes(e, &options->given);
+        sizes->total_bytes += cot_page_worth_bytes(e->runner.pages, e->block_tokens) +
+                              (size_t)e->runner.pages * 2 * sizeof(int32_t);
+        sizes->here_bytes = sizes->total_bytes;
+    }
+    return status;
 }
 
 static cot_status measure_with(cot_engine_sizes *sizes, cot_checkpoint *checkpoint,

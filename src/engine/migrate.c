@@ -99,10 +99,16 @@ static int32_t slots_used(const cot_migrate *m, int32_t layer, int32_t rank)
     return used;
 }
 
+/* How many slots the layer may have on that rank beside the one that is for one layer at a time. */
+static int32_t own_slots(const cot_migrate *m, int32_t layer, int32_t rank)
+{
+    return m->o.own ? m->o.own[layer * m->now.n_ranks + rank] : m->now.slots_per_rank - m->o.transit;
+}
+
 /* Whether the layer has on that rank more than its own places. */
 static bool is_over(const cot_migrate *m, int32_t layer, int32_t rank)
 {
-    return slots_used(m, layer, rank) > m->now.slots_per_rank - m->o.transit;
+    return slots_used(m, layer, rank) > own_slots(m, layer, rank);
 }
 
 /* The first layer, from this one on, that has moves is in hand. */
@@ -226,8 +232,9 @@ static void take_place(cot_migrate *m, int32_t layer, int32_t rank, int32_t slot
 /* A free slot that the layer may have on that rank, of those that have a place the lowest; -1: there is none. */
 static int32_t free_slot(const cot_migrate *m, int32_t layer, int32_t rank)
 {
-    const int32_t own = m->now.slots_per_rank - m->o.transit, used = slots_used(m, layer, rank);
-    if (used >= own && (!m->o.transit || layer != m->in_hand || is_lent(m, layer, rank))) return -1;
+    const int32_t own = own_slots(m, layer, rank), used = slots_used(m, layer, rank);
+    if (used >= own + m->o.transit || (used == own && (layer != m->in_hand || is_lent(m, layer, rank))))
+        return -1;
     int32_t slot = -1;
     for (int32_t s = m->now.slots_per_rank - 1; s >= 0; s--) {
         const int64_t at = place_at(m, layer, rank, s);

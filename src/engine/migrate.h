@@ -83,6 +83,8 @@ typedef struct cot_migrate_options {
      * layer's free. */
     bool transit;
     int32_t *place; // [L][P][slots] of each slot in its rank's pool, -1: none; kept up as places are taken
+    const int32_t
+        *own; // [L][P] slots that the layer may have there, `transit` aside; NULL: as many as there are
 } cot_migrate_options;
 
 typedef struct cot_migrate {

@@ -159,17 +159,22 @@ cot_status cot_moving_begin(cot_engine *e, const cot_expert_map *to, const char 
     if (cot_runner_expert_layers(&e->runner) < e->config->moe_layers)
         return cot_fail(error, COT_UNSUPPORTED, "layers that share experts keep them where they are");
     status = target_of(&target, e, to, name, error);
-    const cot_migrate_options protocol = {e->networks.slot_bytes, moving->timeout_ns, TRIES, moving->movable,
-                                          e->placing.place};
-    if (status == COT_OK)
-        status = cot_migrate_open(&moving->migrate, &protocol, &e->placing.epoch[e->placing.second].layout,
-                                  &target, error);
+    const cot_expert_layout *now = &e->placing.epoch[e->placing.second].layout;
+    if (status == COT_OK && e->budgeting.moves) status = cot_budgeting_check_moves(e, now, &target, error);
+    const cot_migrate_options protocol = {.slot_bytes = e->networks.slot_bytes,
+                                          .timeout_ns = moving->timeout_ns,
+                                          .tries = TRIES,
+                                          .transit = moving->movable,
+                                          .own = e->budgeting.moves ? e->budgeting.own : NULL,
+                                          .place = e->placing.place};
+    if (status == COT_OK) status = cot_migrate_open(&moving->migrate, &protocol, now, &target, error);
     cot_expert_layout_free(&target);
     if (status != COT_OK) {
         cot_migrate_close(&moving->migrate);
         return status;
     }
     moving->under_way = true;
+    e->budgeting.has_moved = true;
     moving->bounded = false;
     moving->began_ns = cot_now_ns();
     moving->all_bytes = 0;

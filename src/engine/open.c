@@ -12,10 +12,18 @@ const char *const *cot_engine_fabrics(void)
     return cot_fabric_backend_names();
 }
 
-static cot_status check_memory(const cot_engine *e, const cot_engine_sizes *sizes, cot_error *error)
+static cot_status check_memory(const cot_engine *e, const cot_engine_options *o,
+                               const cot_engine_sizes *sizes, cot_error *error)
 {
     const cot_runner_options *r = &e->runner;
     if (sizes->total_bytes <= sizes->available_bytes) return COT_OK;
+    if (o->memory.total_bytes)
+        return cot_fail(
+            error, COT_OUT_OF_MEMORY,
+            "the model needs %.2f GB of memory, %.2f GB of it for KV pages and spare slots; %.2f GB are "
+            "available",
+            (double)sizes->total_bytes / 1e9, (double)o->memory.total_bytes / 1e9,
+            (double)sizes->available_bytes / 1e9);
     if (e->state_bytes)
         return cot_fail(
             error, COT_OUT_OF_MEMORY,
@@ -108,7 +116,7 @@ static void describe(cot_engine *e, size_t weight_bytes)
 static cot_status agree(cot_engine *e, const cot_engine_resolved *options, const cot_engine_sizes *sizes,
                         cot_error *error)
 {
-    if (!options->fabric->from_outside) return check_memory(e, sizes, error);
+    if (!options->fabric->from_outside) return check_memory(e, &options->given, sizes, error);
     const cot_launch_account account = {.model = e->likeness,
                                         .options = cot_likeness_of_options(&options->given),
                                         .placement = cot_likeness_of_layout(&e->layout),
@@ -158,6 +166,7 @@ static cot_status start(cot_engine *e, cot_engine_resolved *options, cot_error *
     if (status == COT_OK) status = open_attention_scratch(e, error);
     if (status == COT_OK) status = cot_placing_open(&e->placing, &e->runner, error);
     if (status == COT_OK) status = cot_rebalancing_open(e, options, error);
+    if (status == COT_OK) status = cot_budgeting_open(e, error);
     if (status != COT_OK) return status;
     e->moving.usual = (cot_engine_moves_options){given->experts.migration_share,
                                                  (double)given->experts.migration_bandwidth};
@@ -270,6 +279,7 @@ void cot_engine_close(cot_engine *e)
     cot_checkpoint_close(e->checkpoint);
     cot_moving_close(&e->moving);
     cot_rebalancing_close(&e->rebalancing);
+    cot_budgeting_close(&e->budgeting);
     cot_placing_close(&e->placing);
     cot_expert_layout_free(&e->layout);
     cot_predictor_close(e->tables);

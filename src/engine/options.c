@@ -75,6 +75,12 @@ static cot_status set_numbers(cot_engine_options *o, cot_error *error)
         status = cot_fail(error, COT_INVALID_ARGUMENT,
                           "expert slots %d and spare slots %d: one of them says how many slots a rank has",
                           (int)o->experts.slots, (int)o->experts.spare_slots);
+    if (status == COT_OK && o->memory.kv_bytes && o->memory.total_bytes)
+        status =
+            cot_fail(error, COT_INVALID_ARGUMENT,
+                     "%zu bytes of KV cache, and %zu bytes of memory that it shares with spare slots: one of "
+                     "them says how much there is",
+                     o->memory.kv_bytes, o->memory.total_bytes);
     if (status == COT_OK)
         status = in_range("expert slots", o->experts.slots, 0, COT_MAX_EXPERTS / o->group.ranks, error);
     if (status == COT_OK && o->memory.block_tokens & (o->memory.block_tokens - 1))

@@ -172,8 +172,8 @@ static cot_status look_at_ranks(void *context, cot_error *error)
 static cot_status between_steps(void *context, int64_t step_ns, cot_error *error)
 {
     cot_engine *e = context;
-    if (step_ns) cot_rebalancing_go_on(e);
-    return cot_moving_go_on(e, step_ns, error);
+    const cot_status status = step_ns ? cot_rebalancing_go_on(e, error) : COT_OK;
+    return status == COT_OK ? cot_moving_go_on(e, step_ns, error) : status;
 }
 
 /* ---- what is told ---- */

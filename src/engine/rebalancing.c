@@ -83,6 +83,9 @@ cot_status cot_rebalancing_open(cot_engine *e, const cot_engine_resolved *option
                                               .ranks = e->info.ranks,
                                               .top_k = (int32_t)e->config->gate.top_k,
                                               .slots = e->layout.slots_per_rank - e->moving.movable,
+                                              .base = e->layout.slots_per_rank - e->moving.movable -
+                                                      options->given.experts.spare_slots,
+                                              .slot_bytes = e->networks.slot_bytes,
                                               .interval_steps = options->rebalance_steps,
                                               .interval_ns = options->rebalance_ns,
                                               .cool_down = COOL_DOWN,
@@ -173,14 +176,14 @@ static void look_for_change(cot_engine *e)
     cot_popularity_mark(p);
 }
 
-static cot_status plan_cycle(cot_rebalance_plan *plan, cot_engine *e, cot_rebalance_clock now,
-                             cot_error *error)
+static cot_status plan_cycle(cot_rebalance_plan *plan, cot_engine *e, const cot_rebalance_seen *seen,
+                             cot_rebalance_clock now, cot_error *error)
 {
-    const cot_status status = learn_costs(e, error);
-    if (status != COT_OK) return status;
-    const cot_rebalance_seen seen = seen_by(e);
-    return cot_rebalance_plan_open(plan, &e->rebalancing.controller,
-                                   &e->placing.epoch[e->placing.second].layout, &seen, now, error);
+    const cot_rebalance *r = &e->rebalancing.controller;
+    const cot_expert_layout *layout = &e->placing.epoch[e->placing.second].layout;
+    if (cot_rebalance_spare_bytes(r, layout, NULL) > r->spare_bytes)
+        return cot_rebalance_plan_emptying(plan, r, layout, seen, now, error);
+    return cot_rebalance_plan_open(plan, r, layout, seen, now, error);
 }
 
 /* Its moves begin, if there are any, and it counts as made. */
@@ -217,16 +220,21 @@ static cot_status make_cycle(cot_engine *e, cot_rebalance_plan *plan, cot_rebala
     return status;
 }
 
-void cot_rebalancing_go_on(cot_engine *e)
+cot_status cot_rebalancing_go_on(cot_engine *e, cot_error *error)
 {
     cot_rebalancing *r = &e->rebalancing;
-    if (r->mode == COT_REBALANCE_OFF || e->moving.under_way) return;
+    if (r->mode == COT_REBALANCE_OFF || e->moving.under_way) return COT_OK;
+    cot_status status = cot_budgeting_go_on(e, error);
     const cot_rebalance_clock now = clock_of(e);
+    if (status != COT_OK || !cot_rebalance_due(&r->controller, now)) return status;
     cot_rebalance_plan plan = {0};
     uint64_t id;
-    if (!cot_rebalance_due(&r->controller, now)) return;
+    status = learn_costs(e, error);
     look_for_change(e);
-    if (plan_cycle(&plan, e, now, NULL) == COT_OK)
+    const cot_rebalance_seen seen = seen_by(e);
+    if (status == COT_OK && e->budgeting.moves) status = cot_budgeting_look(e, &seen, now, error);
+    if (status == COT_OK) status = plan_cycle(&plan, e, &seen, now, error);
+    if (status == COT_OK)
         make_cycle(e, &plan, now, &id, NULL); // what cannot begin is told as refused
     else {                                    // memory has run out: another time
         r->controller.last = now;
@@ -235,6 +243,7 @@ void cot_rebalancing_go_on(cot_engine *e)
         pthread_mutex_unlock(&e->placing.mutex);
     }
     cot_rebalance_plan_close(&plan);
+    return status == COT_PEER_FAILED || status == COT_TIMED_OUT ? status : COT_OK;
 }
 
 void cot_rebalancing_see(cot_engine *e, const cot_step *step, int64_t ns)
@@ -332,7 +341,9 @@ cot_status cot_engine_rebalance(cot_engine_cycle *cycle, cot_engine *e, bool dry
                         (unsigned long long)e->moving.told.id);
     const cot_rebalance_clock now = clock_of(e);
     cot_rebalance_plan plan = {0};
-    status = plan_cycle(&plan, e, now, error);
+    status = learn_costs(e, error);
+    const cot_rebalance_seen seen = seen_by(e);
+    if (status == COT_OK) status = plan_cycle(&plan, e, &seen, now, error);
     if (status == COT_OK)
         status = tell_cycle(cycle, &plan, &e->placing.epoch[e->placing.second].layout, error);
     if (status == COT_OK && !dry) status = make_cycle(e, &plan, now, &cycle->id, error);
@@ -345,6 +356,7 @@ void cot_engine_get_rebalancing(cot_engine *e, cot_engine_rebalancing *rebalanci
 {
     pthread_mutex_lock(&e->placing.mutex);
     *rebalancing = e->rebalancing.told;
+    rebalancing->budget = e->budgeting.told;
     rebalancing->since_ns = cot_now_ns() - e->rebalancing.last_ns;
     pthread_mutex_unlock(&e->placing.mutex);
 }

@@ -294,6 +294,25 @@ static void write_labelled(writer *w, const char *name, const char *label, const
     cot_prometheus_value(w->out, name, w->labels, 3, (double)count);
 }
 
+static void write_budget(writer *w, const cot_backend_budget *b)
+{
+    const char *bytes = "coterie:memory_bytes", *looks = "coterie:memory_looks_total";
+    cot_prometheus_metric(
+        w->out, bytes, "gauge",
+        "Memory that KV pages and replicas of experts share: what is open for either, what replicas take.");
+    write_labelled(w, bytes, "part", "all", b->bytes);
+    write_labelled(w, bytes, "part", "pages", b->pages_bytes);
+    write_labelled(w, bytes, "part", "slots", b->slots_bytes);
+    write_labelled(w, bytes, "part", "replicas", b->replicas_bytes);
+    cot_prometheus_metric(w->out, looks, "counter",
+                          "Looks at how that memory is split, by what came of them.");
+    for (int i = 0; i < b->reasons; i++) write_labelled(w, looks, "reason", b->reason[i], b->looks[i]);
+    write_one(w, "coterie:memory_turns_total", "counter",
+              "Those of them that moved memory the other way than the move before.", (double)b->turns);
+    write_one(w, "coterie:memory_gain_seconds", "gauge",
+              "What a step would take less by the split that the last look found best.", b->gain_ns / 1e9);
+}
+
 void cot_metrics_write_rebalancing(cot_prometheus *out, const cot_backend_rebalancing *r, const char *model)
 {
     writer w = {out, {{"engine", "0"}, {"model_name", model}}};
@@ -329,4 +348,5 @@ void cot_metrics_write_rebalancing(cot_prometheus *out, const cot_backend_rebala
               (double)r->since_ns / 1e9);
     write_one(&w, "coterie:rebalance_seconds_total", "counter", "Time beside steps that looks took.",
               (double)r->plan_ns / 1e9);
+    if (r->budget.bytes) write_budget(&w, &r->budget);
 }

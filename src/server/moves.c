@@ -160,6 +160,15 @@ void cot_server_on_cycle(void *server, json_t *cycle, const cot_error *error)
     json_decref(cycle);
 }
 
+static json_t *budget_json(const cot_backend_budget *b)
+{
+    if (!b->bytes) return json_null();
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:s?, s:f}", "bytes", (json_int_t)b->bytes, "pages_bytes",
+                     (json_int_t)b->pages_bytes, "slots_bytes", (json_int_t)b->slots_bytes, "replicas_bytes",
+                     (json_int_t)b->replicas_bytes, "turns", (json_int_t)b->turns, "reason",
+                     b->last < 0 ? NULL : b->reason[b->last], "gain_seconds", b->gain_ns / 1e9);
+}
+
 json_t *cot_server_rebalancing_json(const cot_backend_rebalancing *r)
 {
     json_t *layers = json_object(), *compared = json_null();
@@ -168,10 +177,11 @@ json_t *cot_server_rebalancing_json(const cot_backend_rebalancing *r)
     if (r->compared)
         compared = json_pack("{s:f, s:f}", "foreseen_seconds", r->foreseen_ns / 1e9, "realised_seconds",
                              r->realised_ns / 1e9);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "mode", r->mode, "moved",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o}", "mode", r->mode, "moved",
                      (json_int_t)r->moved, "stayed", (json_int_t)r->stayed, "refused", (json_int_t)r->refused,
                      "given_up", (json_int_t)r->given_up, "since_seconds", (double)r->since_ns / 1e9,
-                     "saving_seconds", r->saving_ns / 1e9, "layers", layers, "compared", compared);
+                     "saving_seconds", r->saving_ns / 1e9, "layers", layers, "compared", compared, "memory",
+                     budget_json(&r->budget));
 }
 
 /* ---- how far they are ---- */

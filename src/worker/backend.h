@@ -150,6 +150,19 @@ typedef struct cot_backend_moves {
 
 enum { COT_BACKEND_REASONS = 8 };
 
+/* How pages of the KV cache and replicas of experts share memory, where that moves. */
+typedef struct cot_backend_budget {
+    int64_t bytes;                      // all; 0: nothing is shared, or the split does not move
+    int64_t pages_bytes, slots_bytes;   // of pages that are open; that replicas may take
+    int64_t replicas_bytes;             // that they take
+    int reasons;                        // what comes of looks at the split
+    const char *const *reason;          // [reasons]
+    int64_t looks[COT_BACKEND_REASONS]; // by that
+    int last;                           // what came of the last look; -1: there was none
+    int64_t turns;                      // looks that moved memory the other way than the move before
+    double gain_ns;                     // that a step takes less by the split that the last look found best
+} cot_backend_budget;
+
 /* What has come of cycles in which a backend sees whether experts should move. */
 typedef struct cot_backend_rebalancing {
     const char *mode;               // by what it goes
@@ -165,6 +178,7 @@ typedef struct cot_backend_rebalancing {
     double saving_ns;                    // that a step was to take less by the last cycle
     int64_t since_ns;                    // since the last cycle, or the start
     int64_t plan_ns;                     // that cycles took beside steps
+    cot_backend_budget budget;           // they look at that, too
 } cot_backend_rebalancing;
 
 /* What calls of experts are worth lately: one counts 1 when it comes, and half as much a half-life later. */

@@ -71,6 +71,7 @@ void cot_worker_moves_add(cot_backend_moves *sum, const cot_backend_moves *m)
 
 /* ---- cycles ---- */
 
+_Static_assert((int)COT_ENGINE_BUDGET_REASONS <= (int)COT_BACKEND_REASONS, "and of a budget's");
 _Static_assert((int)COT_ENGINE_REASONS <= (int)COT_BACKEND_REASONS, "a backend has room for an engine's");
 
 static json_t *layer_json(const struct cot_engine_cycle_layer *l)
@@ -115,7 +116,17 @@ bool cot_worker_rebalancing_of(cot_backend_rebalancing *out, cot_engine *engine)
                                      .drops = r.drops,
                                      .saving_ns = r.saving_ns,
                                      .since_ns = r.since_ns,
-                                     .plan_ns = r.plan_ns};
+                                     .plan_ns = r.plan_ns,
+                                     .budget = {.bytes = r.budget.bytes,
+                                                .pages_bytes = r.budget.pages_bytes,
+                                                .slots_bytes = r.budget.slots_bytes,
+                                                .replicas_bytes = r.budget.replicas_bytes,
+                                                .reasons = COT_ENGINE_BUDGET_REASONS,
+                                                .reason = cot_engine_budget_reasons(),
+                                                .last = r.budget.last,
+                                                .turns = r.budget.turns,
+                                                .gain_ns = r.budget.gain_ns}};
+    memcpy(out->budget.looks, r.budget.looks, sizeof r.budget.looks);
     memcpy(out->layers, r.layers, sizeof r.layers);
     memcpy(out->last, r.last, sizeof r.last);
     return strcmp(r.mode, "off") != 0;

@@ -188,10 +188,11 @@ static void refuse_setting(const struct commands *commands, const cli_option *ro
     else if (row->kind == CLI_OPTION_INTEGER)
         refuse_numbers(commands, row->least, row->most, row->name);
     else {
-        const bool is_useless = strcmp(row->name, "hostfile") == 0; // without --fabric shmem
+        const bool is_useless = strcmp(row->name, "hostfile") == 0,        // without --fabric shmem
+            is_wrong_use = is_useless || strcmp(row->name, "memory") == 0; // the others name files
         assert_int_equal(row->kind, CLI_OPTION_TEXT);
         for (int i = 0; commands->line[i]; i++)
-            must_refuse(commands->line[i], row->name, "/nowhere/no-such", is_useless ? 2 : 1,
+            must_refuse(commands->line[i], row->name, "/nowhere/no-such", is_wrong_use ? 2 : 1,
                         is_useless ? "--fabric shmem" : "'/nowhere/no-such'");
     }
 }

@@ -6,6 +6,7 @@
 
 #include "coterie/model.h"
 #include "base/safetensors.h"
+#include "engine/engine_state.h"
 #include "checkpoint/checkpoint.h"
 
 #include <dirent.h>
@@ -186,6 +187,78 @@ static void test_slots_that_experts_come_into(void **state)
     assert_true(sizes[SPARED].total_bytes - sizes[MOVE].total_bytes >= LAYERS * SPARE * one);
 }
 
+static cot_engine *open_tiny(const cot_engine_options *options)
+{
+    cot_engine *engine;
+    cot_error error;
+    if (cot_engine_open(&engine, TINY, options, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    return engine;
+}
+
+static int64_t pages_of(const cot_engine_options *options)
+{
+    cot_engine *engine = open_tiny(options);
+    cot_engine_load load;
+    cot_engine_get_load(engine, &load);
+    cot_engine_close(engine);
+    return load.kv_pages;
+}
+
+static void must_not_measure(const cot_engine_options *options, const char *text)
+{
+    cot_engine_sizes sizes;
+    cot_error error = {0};
+    if (cot_engine_measure(&sizes, TINY, options, 1, &error) != COT_INVALID_ARGUMENT ||
+        !strstr(error.message, text))
+        fail_msg("'%s', expected '%s'", error.message, text);
+}
+
+/* What pages share with spare slots: they get what slots leave, where experts are movable, and all where they are not; without slots the
+ * sizes are to the byte those of as many bytes of KV cache, and without either those of the model's context. */
+static void test_memory_that_pages_share_with_slots(void **state)
+{
+    (void)state;
+    enum { RANKS = 2, SPARE = 3, LAYERS = 6, SEQUENCES = 16 };
+    for (int attention = 0; attention < 2; attention++) {
+        cot_engine_options o, cache;
+        cot_engine_sizes sizes[2];
+        cot_error error;
+        cot_engine_options_init(&o);
+        o.group.ranks = RANKS;
+        o.attention.mode = attention ? "dp" : "tp";
+        o.memory.block_tokens = 16;
+        cot_engine *engine = open_tiny(&o);
+        const int64_t context = (engine->config->max_context + 63) / 64;
+        const size_t slots = (size_t)(RANKS * SPARE * LAYERS * engine->networks.slot_bytes[0]);
+        cot_engine_close(engine);
+        assert_int_equal(pages_of(&o), context + SEQUENCES);
+        cache = o;
+        cache.memory.kv_bytes = 8 << 20;
+        const int64_t pages = pages_of(&cache), page_bytes = (int64_t)cache.memory.kv_bytes / pages;
+        o.memory.total_bytes = cache.memory.kv_bytes;
+        const cot_engine_options both[] = {o, cache};
+        if (cot_engine_measure(sizes, TINY, both, 2, &error) != COT_OK) fail_msg("%s", error.message);
+        sizes[0].available_bytes = sizes[1].available_bytes; // which changes by itself
+        assert_memory_equal(&sizes[0], &sizes[1], sizeof *sizes);
+        assert_int_equal(pages_of(&o), pages);
+        o.experts.spare_slots = SPARE;
+        assert_int_equal(pages_of(&o), pages); // nothing ever comes into them
+        o.experts.movable = true;
+        o.memory.total_bytes += slots;
+        assert_int_equal(pages_of(&o), pages);
+        char text[256];
+        o.memory.total_bytes = slots + (size_t)page_bytes / 2;
+        snprintf(text, sizeof text, "%zu bytes of memory hold 0 KV pages of ", o.memory.total_bytes);
+        must_not_measure(&o, text);
+        snprintf(text, sizeof text,
+                 " beside %zu bytes of spare slots, the model's context of %lld tokens needs %lld pages",
+                 slots, (long long)context * 64, (long long)context);
+        must_not_measure(&o, text);
+        o.memory.total_bytes = 1;
+        must_not_measure(&o, "1 bytes of memory hold 0 KV pages");
+    }
+}
+
 /* Of four processes that were started on two hosts, two are here, each with all weights that ranks share; ranks of one process
  * are here with all they have, wherever that process was started. */
 static void test_started_ranks(void **state)
@@ -213,8 +286,11 @@ static void test_started_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiny), cmocka_unit_test(test_golden), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_slots_that_experts_come_into), cmocka_unit_test(test_started_ranks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny),
+                                       cmocka_unit_test(test_golden),
+                                       cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_slots_that_experts_come_into),
+                                       cmocka_unit_test(test_memory_that_pages_share_with_slots),
+                                       cmocka_unit_test(test_started_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

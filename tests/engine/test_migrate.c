@@ -29,7 +29,7 @@ static void open_layers(cot_migrate *m, int32_t layers, bool transit, const int3
                         int32_t *place)
 {
     static const int64_t slot_bytes[] = {SLOT_BYTES, SLOT_BYTES, SLOT_BYTES};
-    const cot_migrate_options options = {slot_bytes, 50, 2, transit, place};
+    const cot_migrate_options options = {slot_bytes, 50, 2, transit, place, NULL};
     cot_expert_layout from, target;
     layout_of(now, layers, &from);
     layout_of(to, layers, &target);

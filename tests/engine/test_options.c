@@ -100,6 +100,17 @@ static void spare_slots_stand_in_place_of_slots(void **state)
     must_refuse(&o, "both", "expert slots 40 and spare slots 1");
 }
 
+/* And two that say how much memory the KV cache has. */
+static void all_memory_stands_in_place_of_the_cache_s(void **state)
+{
+    (void)state;
+    cot_engine_options o = plain();
+    o.memory.total_bytes = 7;
+    must_resolve(&o, "all memory alone");
+    o.memory.kv_bytes = 5;
+    must_refuse(&o, "both", "5 bytes of KV cache, and 7 bytes of memory that it shares with spare slots");
+}
+
 static void unknown_words_are_named(void **state)
 {
     (void)state;
@@ -223,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_out_of_range_are_named),
                                        cmocka_unit_test(reals_out_of_range_are_named),
                                        cmocka_unit_test(spare_slots_stand_in_place_of_slots),
+                                       cmocka_unit_test(all_memory_stands_in_place_of_the_cache_s),
                                        cmocka_unit_test(options_that_would_do_nothing_are_refused),
                                        cmocka_unit_test(unknown_words_are_named),
                                        cmocka_unit_test(unknown_names_are_named),

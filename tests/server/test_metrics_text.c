@@ -272,6 +272,7 @@ static void test_rebalancing(void **state)
                                        .plan_ns = 12000000};
     cot_prometheus page = {0};
     cot_metrics_write_rebalancing(&page, &r, "m\"1");
+    assert_null(memmem(page.text.data, page.text.bytes, "coterie:memory", strlen("coterie:memory")));
     const expected_line lines[] = {{"coterie:rebalance_cycles_total", ",outcome=\"moved\"", 3},
                                    {"coterie:rebalance_cycles_total", ",outcome=\"stayed\"", 4},
                                    {"coterie:rebalance_cycles_total", ",outcome=\"refused\"", 5},
@@ -286,9 +287,38 @@ static void test_rebalancing(void **state)
     cot_prometheus_free(&page);
 }
 
+static void test_budget(void **state)
+{
+    (void)state;
+    static const char *const why[] = {"no other split saves more", "pages save more"};
+    const cot_backend_rebalancing r = {.budget = {.bytes = 1000,
+                                                  .pages_bytes = 600,
+                                                  .slots_bytes = 300,
+                                                  .replicas_bytes = 200,
+                                                  .reasons = 2,
+                                                  .reason = why,
+                                                  .looks = {5, 2},
+                                                  .last = 1,
+                                                  .turns = 1,
+                                                  .gain_ns = 3000000}};
+    cot_prometheus page = {0};
+    cot_metrics_write_rebalancing(&page, &r, "m\"1");
+    const expected_line lines[] = {{"coterie:memory_bytes", ",part=\"all\"", 1000},
+                                   {"coterie:memory_bytes", ",part=\"pages\"", 600},
+                                   {"coterie:memory_bytes", ",part=\"slots\"", 300},
+                                   {"coterie:memory_bytes", ",part=\"replicas\"", 200},
+                                   {"coterie:memory_looks_total", ",reason=\"no other split saves more\"", 5},
+                                   {"coterie:memory_looks_total", ",reason=\"pages save more\"", 2},
+                                   {"coterie:memory_turns_total", "", 1},
+                                   {"coterie:memory_gain_seconds", "", 0.003}};
+    assert_lines(&page, lines, sizeof lines / sizeof *lines);
+    cot_prometheus_free(&page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests), cmocka_unit_test(test_engine),
-                                       cmocka_unit_test(test_moves), cmocka_unit_test(test_rebalancing)};
+                                       cmocka_unit_test(test_moves), cmocka_unit_test(test_rebalancing),
+                                       cmocka_unit_test(test_budget)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

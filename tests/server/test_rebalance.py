@@ -53,6 +53,39 @@ def changed(before, changes):
 
 
 class Rebalance(unittest.TestCase):
+    def test_one_memory_is_split(self):
+        split = lambda server: {part: server.metric("coterie:memory_bytes", part=part) for part in ("all", "pages", "slots", "replicas")}
+        with serving.Server("--ranks", RANKS, "--spare-slots", 2, "--rebalance", "load", "--rebalance-interval", "4steps", "--memory", 6_000_000,
+                            "--popularity-half-life", 4096) as server:
+            first = split(server)
+            self.assertEqual((first["all"], first["replicas"]), (6_000_000, 0))
+            self.assertGreater(first["pages"], 5_800_000)  # all, but for less than a page
+            self.assertEqual(server.metric("coterie:memory_looks_total"), 0)
+            alone = server.complete(**BODY)["choices"][0]["text"]
+            for _ in range(6):
+                self.assertEqual(server.complete(**BODY)["choices"][0]["text"], alone)
+                now = split(server)
+                self.assertLessEqual(now["pages"] + now["slots"], now["all"])
+                self.assertLessEqual(now["pages"] + now["replicas"], now["all"])
+            self.assertGreater(server.metric("coterie:memory_looks_total"), 3)
+            memory = show(server, "/experts")["rebalancing"]["memory"]
+            self.assertEqual((memory["bytes"], memory["pages_bytes"]), (6_000_000, now["pages"]))
+            self.assertTrue(memory["reason"])
+        with serving.Server("--memory", "auto") as server:  # half of what is free, whose split stays
+            self.assertEqual(server.complete(**BODY)["choices"][0]["text"], alone)
+            self.assertNotIn("coterie:memory", server.get("/metrics")[1].decode())
+
+    def test_memory_that_cannot_be_is_refused(self):
+        for options, status, message in ((("--memory", "6e9"), 2, "--memory takes bytes or auto, not '6e9'"),
+                                         (("--memory", "0"), 2, "--memory takes bytes or auto, not '0'"),
+                                         (("--memory", 10**6, "--kv-cache-memory-bytes", 10**6), 2, "1000000 bytes of KV cache, and 1000000 bytes of memory"),
+                                         (("--memory", 10**5), 2, "100000 bytes of memory hold 1 KV pages of 98304 bytes beside 0 bytes of spare slots, the model's context of 512 tokens needs 8 pages"),
+                                         (("--memory", 10**15), 1, "of it for KV pages and spare slots; ")):
+            with self.subTest(message):
+                done = serving.run("serve", serving.MODEL, "--port", 0, *options)
+                self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1), done.stderr)
+                self.assertIn(message, done.stderr)
+
     def test_a_cycle_does_what_it_says(self):
         with serving.Server(*REBALANCES, "--rebalance-interval", NEVER) as server:
             status, cycle = ask(server)

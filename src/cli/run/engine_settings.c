@@ -6,6 +6,7 @@
 #include "coterie/started.h"
 #include "coterie/topology.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,11 +166,12 @@ static cot_status read_topology(cot_engine_options *options, double **distance,
 }
 
 /* Half of what is free beside the weights; of ranks on several hosts, of what the first rank's has free for each of its own. */
-static cot_status choose_kv(cot_engine_options *o, const char *model, cot_error *error)
+static cot_status half_of_free(size_t *bytes, const cot_engine_options *o, const char *model,
+                               cot_error *error)
 {
     cot_engine_sizes sizes;
     const cot_launch_place place = cot_launch_started();
-    size_t *bytes = &o->memory.kv_bytes;
+    *bytes = 0;
     const cot_status status = cot_engine_measure(&sizes, model, o, 1, error);
     if (status != COT_OK) return status;
     if (sizes.available_bytes != SIZE_MAX && sizes.here_bytes < sizes.available_bytes)
@@ -177,6 +179,40 @@ static cot_status choose_kv(cot_engine_options *o, const char *model, cot_error 
     if (!cli_is_rank()) return COT_OK;
     *bytes = *bytes / (size_t)place.here * (size_t)place.ranks;
     return cot_launch_share(bytes, sizeof *bytes, error); // free memory is never twice the same
+}
+
+static cot_status refuse_memory(cot_status status, const char *text, const char *why, cot_error *error)
+{
+    error->status = status;
+    snprintf(error->message, sizeof error->message, "--memory takes bytes or auto, not '%s'%s", text, why);
+    return status;
+}
+
+/* --memory. */
+static cot_status choose_memory(cot_engine_options *o, const char *text, const char *model, cot_error *error)
+{
+    const size_t length = strlen(text);
+    char *end;
+    errno = 0;
+    const unsigned long long bytes = strtoull(text, &end, 10);
+    if (length && strspn(text, "0123456789") == length && !errno && bytes && bytes <= INT64_MAX) {
+        o->memory.total_bytes = (size_t)bytes;
+        return COT_OK;
+    }
+    if (strcmp(text, "auto") != 0) return refuse_memory(COT_INVALID_ARGUMENT, text, "", error);
+    if (cli_is_rank())
+        return refuse_memory(COT_UNSUPPORTED, text, ": ranks over OpenSHMEM give no memory back", error);
+    cot_engine_options without = *o; // slots that share it
+    without.experts.spare_slots = 0;
+    return half_of_free(&o->memory.total_bytes, &without, model, error);
+}
+
+/* What the KV cache may take, where the command leaves that to what is free. */
+static cot_status choose_cache(cot_engine_options *o, const cli_engine_settings *settings, const char *model,
+                               cot_error *error)
+{
+    if (settings->memory) return choose_memory(o, settings->memory, model, error);
+    return o->memory.kv_bytes ? COT_OK : half_of_free(&o->memory.kv_bytes, o, model, error);
 }
 
 void cli_engine_tell_remarks(const cli_engine_needs *needs)
@@ -199,8 +235,7 @@ cot_status cli_engine_open_with(cot_engine **engine, const char *model, const cl
     *notes = NULL;
     cot_status status = read_placement(&options, &map, settings, model, config, error);
     if (status == COT_OK) status = read_topology(&options, &distance, settings, error);
-    if (status == COT_OK && needs->kv_of_free && !options.memory.kv_bytes)
-        status = choose_kv(&options, model, error);
+    if (status == COT_OK && needs->kv_of_free) status = choose_cache(&options, settings, model, error);
     if (*progress.what) {
         options.watch.progress = show;
         options.watch.progress_context = &progress;

@@ -10,7 +10,7 @@
 /* What the rows of coterie/engine_options.def fill. */
 typedef struct cli_engine_settings {
     cot_engine_options options; // but size and version
-    const char *placement, *hostfile, *save_routing, *topology;
+    const char *placement, *hostfile, *save_routing, *topology, *memory;
     bool no_prefix_caching;
     int64_t max_queue; // of a server
 } cli_engine_settings;

@@ -1,0 +1,278 @@
+/* Memory that KV pages and replicas share, while an engine serves: splits are drawn where the engine looks for the best, pages and slots open and close
+ * under requests, and each text is the one that an engine without all this gives, to the token. What is touched of pages and spare slots is
+ * counted behind each step, as the kernel has it, and is never more than the budget. */
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/engine/steps.h"
+#include "harness/seed.h"
+
+#include "engine/engine_state.h"
+#include "model/runner_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { RANKS = 4, SPARE = 3, TEXTS = 24, AT_ONCE = 6, CONTEXT_PAGES = 8, MOST_LOOKS = 400 };
+
+/* ---- splits that are drawn ---- */
+
+static uint64_t splits; // the state of the draws; 0: as the engine finds
+void __real_cot_budget_look(cot_budget *b, const double *pages_ns, const double *slots_ns, double step_ns);
+void __wrap_cot_budget_look(cot_budget *b, const double *pages_ns, const double *slots_ns, double step_ns);
+void __wrap_cot_budget_look(cot_budget *b, const double *pages_ns, const double *slots_ns, double step_ns)
+{
+    __real_cot_budget_look(b, pages_ns, slots_ns, step_ns);
+    assert_in_range(b->pages, b->least, COT_BUDGET_BINS);
+    for (int i = 0; i < COT_BUDGET_BINS; i++)
+        assert_true(pages_ns[i] <= pages_ns[i + 1] && slots_ns[i] <= slots_ns[i + 1] && pages_ns[i] >= 0);
+    if (!splits) return;
+    const uint64_t bins = (uint64_t)(COT_BUDGET_BINS - b->least + 1);
+    if (draw(&splits) % 2) b->pages = b->least + (int)(draw(&splits) % bins);
+}
+
+/* Copies take nothing, so that every replica that saves is made while there is a slot for it. */
+cot_status __real_cot_rebalance_learn(cot_rebalance *r, const cot_rebalance_costs *costs, cot_error *error);
+cot_status __wrap_cot_rebalance_learn(cot_rebalance *r, const cot_rebalance_costs *costs, cot_error *error);
+cot_status __wrap_cot_rebalance_learn(cot_rebalance *r, const cot_rebalance_costs *costs, cot_error *error)
+{
+    double nothing[64] = {0};
+    const cot_rebalance_costs free = {
+        .row_ns = 1, .expert_ns = 1, .send_ns = costs->send_ns, .copy_ns = nothing};
+    assert_in_range(r->o.layers, 1, 64);
+    return __real_cot_rebalance_learn(r, &free, error);
+}
+
+/* ---- what is touched ---- */
+
+static cot_runner *runners[RANKS]; // of this process
+void __real_cot_runner_empty_places(cot_runner *r);
+void __wrap_cot_runner_empty_places(cot_runner *r);
+void __wrap_cot_runner_empty_places(cot_runner *r)
+{
+    __real_cot_runner_empty_places(r);
+    runners[r->fabric->rank] = r;
+}
+
+/* Bytes of the range that are in memory, by the kernel's pages that lie in it whole. */
+static size_t resident(const uint8_t *begin, size_t bytes)
+{
+    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = ((uintptr_t)begin + small - 1) / small * small,
+                    end = ((uintptr_t)begin + bytes) / small * small;
+    if (first >= end) return 0;
+    const size_t pages = (end - first) / small;
+    unsigned char *in = malloc(pages);
+    size_t count = 0;
+    assert_non_null(in);
+    assert_int_equal(mincore((void *)first, end - first, in), 0);
+    for (size_t i = 0; i < pages; i++) count += in[i] & 1;
+    free(in);
+    return count * small;
+}
+
+/* Of pages and slots of the ranks of this process, but for the slots that are there anyhow and the one of each rank through which experts move. */
+static size_t touched(const cot_engine *e)
+{
+    size_t all = 0;
+    for (int rank = 0; rank < RANKS && runners[rank]; rank++) {
+        const cot_runner *r = runners[rank];
+        const cot_kv *kv = &r->heads.kv;
+        const size_t slots = resident(cot_local(r->fabric, r->slots.at), cot_runner_pools_bytes(&r->o)),
+                     slot = (size_t)e->networks.slot_bytes[0],
+                     base = (size_t)e->config->moe_layers * (size_t)(e->layout.slots_per_rank - 1 - SPARE) *
+                            slot;
+        all += resident(kv->memory, (size_t)kv->pages * kv->page_bytes);
+        all += slots > base + slot ? slots - base - slot : 0;
+    }
+    return all;
+}
+
+struct watched {
+    size_t most; // touched
+    int64_t looks;
+};
+
+static void check(struct watched *w, cot_engine *e)
+{
+    cot_engine_rebalancing told;
+    cot_engine_get_rebalancing(e, &told);
+    const cot_engine_budget *b = &told.budget;
+    const int64_t open = e->loop.scheduler.pool.open * (int64_t)e->budgeting.page_bytes;
+    assert_int_equal(b->pages_bytes, open);
+    assert_true(open + b->replicas_bytes <= b->bytes && b->pages_bytes + b->slots_bytes <= b->bytes);
+    assert_true(e->loop.scheduler.pool.open >= CONTEXT_PAGES);
+    w->looks = 0;
+    for (int i = 0; i < COT_ENGINE_BUDGET_REASONS; i++) w->looks += b->looks[i];
+    if (!runners[0]) return;
+    // a page's or slot's ends may lie in pages of the kernel that others touch
+    const size_t small = (size_t)sysconf(_SC_PAGESIZE),
+                 things = (size_t)(e->loop.scheduler.pool.open +
+                                   2 * (b->replicas_bytes / e->networks.slot_bytes[0] + 1)) *
+                          RANKS,
+                 now = touched(e);
+    if (now > w->most) w->most = now;
+    if (now > (size_t)b->bytes + things * small)
+        fail_msg("%zu bytes are touched of %lld, %lld of pages and %lld of replicas", now,
+                 (long long)b->bytes, (long long)b->pages_bytes, (long long)b->replicas_bytes);
+}
+
+/* ---- texts ---- */
+
+struct text {
+    int32_t *ids;
+    int64_t prompt, more;
+    int32_t wanted[64], told[64];
+    int64_t wanted_tokens, tokens;
+    bool over;
+};
+
+static bool on_token(void *context, uint64_t request, int32_t token)
+{
+    struct text *t = context;
+    (void)request;
+    assert_true(t->tokens < t->more);
+    t->told[t->tokens++] = token;
+    return true;
+}
+
+static void on_finish(void *context, uint64_t request, cot_finish finish)
+{
+    (void)request;
+    assert_int_equal(finish, COT_FINISH_LENGTH);
+    ((struct text *)context)->over = true;
+}
+
+static void ask(cot_engine *e, struct text *t)
+{
+    cot_request request = generating_from(t->ids, t->prompt, t->more);
+    const cot_events events = {.context = t, .on_token = on_token, .on_finish = on_finish};
+    request.sampling.ignore_eos = true;
+    t->tokens = 0;
+    t->over = false;
+    must_submit(e, &request, COT_HOME_ANY, &events);
+}
+
+/* Texts that share beginnings, of up to half a context. */
+static void draw_texts(struct text *texts, int64_t vocab, uint64_t *seed)
+{
+    for (int i = 0; i < TEXTS; i++) {
+        struct text *t = &texts[i];
+        *t = (struct text){
+            .prompt = 1 + (int64_t)(draw(seed) % 256), .more = 1 + (int64_t)(draw(seed) % 60), .over = true};
+        t->ids = drawn_ids(256, vocab, seed);
+        if (i % 4) memcpy(t->ids, texts[i / 4 * 4].ids, (size_t)(draw(seed) % 200) * sizeof *t->ids);
+    }
+}
+
+static void find_wanted(const cot_engine_options *o, struct text *texts)
+{
+    cot_engine *e;
+    cot_error error;
+    if (cot_engine_open(&e, TINY, o, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    for (int i = 0; i < TEXTS; i++) ask(e, &texts[i]);
+    must_finish(e);
+    cot_engine_close(e);
+    for (int i = 0; i < TEXTS; i++) {
+        assert_int_equal(texts[i].tokens, texts[i].more);
+        memcpy(texts[i].wanted, texts[i].told, sizeof texts[i].wanted);
+    }
+}
+
+static void judge(const struct text *t)
+{
+    assert_int_equal(t->tokens, t->more);
+    assert_memory_equal(t->told, t->wanted, (size_t)t->tokens * sizeof *t->told);
+}
+
+/* A few texts at a time, over and over, until the engine has looked often enough and the split has moved both ways. */
+static void live(cot_engine *e, struct text *texts, int64_t looks, uint64_t *seed)
+{
+    struct watched w = {0};
+    struct text *running[AT_ONCE] = {NULL};
+    int64_t opened = 0, closed = 0, filled = 0, moved = 0, open = e->loop.scheduler.pool.open;
+    while (w.looks < looks) {
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (running[i] && !running[i]->over) continue;
+            if (running[i]) judge(running[i]);
+            struct text *t = &texts[draw(seed) % TEXTS];
+            if (!t->over) continue;
+            running[i] = t;
+            ask(e, t);
+        }
+        must_step(e);
+        check(&w, e);
+        const int64_t now = e->loop.scheduler.pool.open;
+        opened += now > open;
+        closed += now < open;
+        open = now;
+        cot_engine_rebalancing told;
+        cot_engine_get_rebalancing(e, &told);
+        if (told.budget.replicas_bytes > filled) filled = told.budget.replicas_bytes;
+        moved = told.moved;
+    }
+    must_finish(e);
+    for (int i = 0; i < TEXTS; i++)
+        if (texts[i].tokens) judge(&texts[i]);
+    printf("%lld looks: pages opened %lld times and closed %lld times, %lld moves, at most %lld bytes of "
+           "replicas and %zu "
+           "touched of %zu\n",
+           (long long)w.looks, (long long)opened, (long long)closed, (long long)moved, (long long)filled,
+           w.most, e->budgeting.bytes);
+    assert_true(opened > 3 && closed > 3 && moved > 0 && filled > 0);
+    assert_true(w.most > e->budgeting.bytes / 2 / (runners[1] ? 1 : RANKS));
+}
+
+static void live_through(const char *fabric, uint64_t *seed)
+{
+    static struct text texts[TEXTS];
+    const struct setting s = {.folder = TINY,
+                              .ranks = RANKS,
+                              .attention = "dp",
+                              .precision = "fp32",
+                              .step_tokens = 64,
+                              .sequences = AT_ONCE,
+                              .block_tokens = 16,
+                              .half_life = 4096,
+                              .quiet = true};
+    cot_engine_options o = options_of(&s);
+    cot_engine *e;
+    cot_error error;
+    memset(runners, 0, sizeof runners);
+    draw_texts(texts, 100, seed);
+    find_wanted(&o, texts);
+    o.group.fabric = fabric;
+    o.experts.rebalance = "load";
+    o.experts.rebalance_interval = "6steps";
+    o.experts.migration_share = 1;
+    o.experts.spare_slots = SPARE;
+    o.memory.kv_tokens = 0;
+    o.memory.total_bytes = 6 << 20;
+    fflush(stdout);
+    splits = draw(seed) | 1;
+    if (cot_engine_open(&e, TINY, &o, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_true(e->budgeting.moves);
+    live(e, texts, 40, seed);
+    cot_engine_close(e);
+    for (int i = 0; i < TEXTS; i++) free(texts[i].ids);
+}
+
+static void splits_move_under_texts(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    live_through(NULL, &seed);
+    if (CAN_FORK) live_through("processes", &seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(splits_move_under_texts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
