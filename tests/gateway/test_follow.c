@@ -549,6 +549,6 @@ int main(void)
         cmocka_unit_test(test_addresses),    cmocka_unit_test(test_no_addresses),
         cmocka_unit_test(test_replays),      cmocka_unit_test(test_replay_then_snapshot),
         cmocka_unit_test(test_snapshots),    cmocka_unit_test(test_learners),
-        cmocka_unit_test(test_many_learners)};
+        cmocka_unit_test(test_no_book),      cmocka_unit_test(test_many_learners)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
