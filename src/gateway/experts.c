@@ -20,8 +20,13 @@ static void on_popularity(void *context, bool replayed, uint64_t number, const v
     cot_route_calls calls;
     uint64_t block, keys[MOST_PATH];
     (void)replayed, (void)number;
-    const cot_gateway_told told = cot_gateway_read_popularity(&calls, &block, payload, bytes, g->cells);
-    if (told == COT_GATEWAY_TOLD_OTHER) return;
+    cot_gateway_home home;
+    const cot_gateway_told told =
+        cot_gateway_read_popularity(&calls, &block, &home, payload, bytes, g->cells);
+    if (told == COT_GATEWAY_TOLD_HOME &&
+        !cot_gateway_take_heat(w, home.home, home.tokens, home.counts, home.bytes))
+        w->ignored_signatures++;
+    if (told == COT_GATEWAY_TOLD_OTHER || told == COT_GATEWAY_TOLD_HOME) return;
     w->signatures++;
     const size_t count = told == COT_GATEWAY_TOLD_REQUEST
                              ? cot_route_index_path(g->index, cot_route_key(block, NULL), keys, MOST_PATH)
@@ -81,6 +86,7 @@ cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *docum
         return COT_OK;
     }
     w->layers_every = (double)every;
+    cot_gateway_open_heat(w, said);
     const cot_subscriber_options options = {.endpoint = endpoint,
                                             .topic = "popularity",
                                             .max_bytes = MOST_MESSAGE_BYTES,

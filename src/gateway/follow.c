@@ -290,6 +290,7 @@ void cot_gateway_unfollow(cot_gateway_worker *w)
     cot_gateway *g = w->gateway;
     cot_ask_cancel(&w->snapshot);
     cot_gateway_forget_placement(w);
+    cot_gateway_close_heat(w);
     cot_subscriber_close(w->reports);
     cot_subscriber_close(w->popularity);
     w->reports = w->popularity = NULL;

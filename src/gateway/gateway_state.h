@@ -6,7 +6,8 @@
  *     worker.c   a worker: health, what it says of itself, whether it gets requests
  *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
  *     experts.c  what requests call, as workers publish it
- *     tables.c   the same, as tables foretell it of prompts of which no worker has told
+ *     heat.c     which experts workers' texts call lately, for people to look at
+ *     tables.c   the same as experts.c, as tables foretell it of prompts of which no worker has told
  *     placed.c   where a worker of several home ranks has its experts
  *     peers.c    other routers before the same workers (peer_message.h)
  *     fleet.c    the list of workers
@@ -71,6 +72,13 @@ typedef struct cot_gateway_target {
     uint64_t running;       // requests
 } cot_gateway_target;
 
+/* What a worker tells of calls lately; counts NULL: nothing. */
+typedef struct cot_gateway_heat {
+    size_t layers, experts, homes;
+    double *tokens; // [homes]
+    float *counts;  // [homes][layers][experts]
+} cot_gateway_heat;
+
 struct cot_gateway_worker {
     cot_gateway *gateway;
     cot_gateway_worker *next;
@@ -95,12 +103,13 @@ struct cot_gateway_worker {
     size_t first_target, targets, learner;
     cot_subscriber *reports;    // NULL: none
     cot_subscriber *popularity; // NULL: none
-    double layers_every;        // of its signatures
-    uint64_t placement_epoch;   // of the placement that was asked for last; UINT64_MAX: none was
-    bool is_placed;             // the book knows where its experts are
-    int64_t settles_ns;         // when what it holds is asked for once more; INT64_MAX: it was
-    int64_t reported_ns;        // of the last report of a step; INT64_MIN: none
-    size_t relays;              // that it answers
+    cot_gateway_heat heat;
+    double layers_every;      // of its signatures
+    uint64_t placement_epoch; // of the placement that was asked for last; UINT64_MAX: none was
+    bool is_placed;           // the book knows where its experts are
+    int64_t settles_ns;       // when what it holds is asked for once more; INT64_MAX: it was
+    int64_t reported_ns;      // of the last report of a step; INT64_MIN: none
+    size_t relays;            // that it answers
     /* Since the start. */
     uint64_t requests, refusals, failures, resumed_from, resumed_to, prompt_tokens, cached_tokens;
     uint64_t signatures, ignored_signatures; // that it told; which were of no use
@@ -202,6 +211,17 @@ bool cot_gateway_begin_experts(cot_gateway *g, size_t cells, const char *model_h
 const cot_route_calls *cot_gateway_calls(cot_gateway *g, const uint64_t *keys, size_t blocks);
 /* Each second: the book is told what requests call in the mean. */
 void cot_gateway_tick_experts(cot_gateway *g);
+
+/* ---- heat.c ---- */
+
+/* `popularity`: of what the worker says of itself. */
+void cot_gateway_open_heat(cot_gateway_worker *w, const json_t *popularity);
+void cot_gateway_close_heat(cot_gateway_worker *w);
+/* A home's counts [layers][experts], float32, little-endian, and the tokens that they are of. False: they are of another shape. */
+bool cot_gateway_take_heat(cot_gateway_worker *w, uint64_t home, double tokens, const void *counts,
+                           size_t bytes);
+/* GET /experts; NULL when memory runs out. */
+json_t *cot_gateway_heat_json(const cot_gateway *g);
 
 /* ---- placed.c ---- */
 

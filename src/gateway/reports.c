@@ -89,8 +89,20 @@ static cot_gateway_told read_request(cot_route_calls *calls, uint64_t *block, co
     return COT_GATEWAY_TOLD_REQUEST;
 }
 
-cot_gateway_told cot_gateway_read_popularity(cot_route_calls *calls, uint64_t *block, const void *bytes,
-                                             size_t count, size_t cells)
+/* [home, tokens, counts] */
+static cot_gateway_told read_home(cot_gateway_home *home, const msgpack_object *told)
+{
+    const msgpack_object *part = told->via.array.ptr;
+    if (told->type != MSGPACK_OBJECT_ARRAY || told->via.array.size < 3 ||
+        part[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER || part[1].type != MSGPACK_OBJECT_FLOAT64 ||
+        part[2].type != MSGPACK_OBJECT_BIN)
+        return COT_GATEWAY_TOLD_WRONG;
+    *home = (cot_gateway_home){part[0].via.u64, part[1].via.f64, part[2].via.bin.ptr, part[2].via.bin.size};
+    return COT_GATEWAY_TOLD_HOME;
+}
+
+cot_gateway_told cot_gateway_read_popularity(cot_route_calls *calls, uint64_t *block, cot_gateway_home *home,
+                                             const void *bytes, size_t count, size_t cells)
 {
     msgpack_unpacked memory;
     size_t at = 0;
@@ -100,7 +112,10 @@ cot_gateway_told cot_gateway_read_popularity(cot_route_calls *calls, uint64_t *b
     if (msgpack_unpack_next(&memory, bytes, count, &at) == MSGPACK_UNPACK_SUCCESS &&
         memory.data.type == MSGPACK_OBJECT_MAP) {
         const msgpack_object *request = member(&memory.data, "request");
-        told = request ? read_request(calls, block, request, cells) : COT_GATEWAY_TOLD_OTHER;
+        const msgpack_object *counts = member(&memory.data, "home");
+        told = request  ? read_request(calls, block, request, cells)
+               : counts ? read_home(home, counts)
+                        : COT_GATEWAY_TOLD_OTHER;
     }
     msgpack_unpacked_destroy(&memory);
     return told;

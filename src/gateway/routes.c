@@ -64,6 +64,11 @@ static void show_decisions(cot_gateway *g, cot_http_exchange *exchange)
              : NULL);
 }
 
+static void show_experts(cot_gateway *g, cot_http_exchange *exchange)
+{
+    cot_gateway_reply_json(g, exchange, 200, cot_gateway_heat_json(g));
+}
+
 static void show_page(cot_gateway *g, cot_http_exchange *exchange)
 {
     (void)g;
@@ -120,13 +125,10 @@ static const struct route {
     const char *path, *method; // a path that ends in a slash stands for all that begin with it, but for "/"
     void (*run)(cot_gateway *gateway, cot_http_exchange *exchange);
 } routes[] = {
-    {"/health", "GET", show_health},
-    {"/metrics", "GET", show_metrics},
-    {"/workers", "GET", show_workers},
-    {"/workers", "POST", add_worker},
-    {workers_prefix, "POST", change_worker},
-    {"/decisions", "GET", show_decisions},
-    {"/", "GET", show_page},
+    {"/health", "GET", show_health},         {"/metrics", "GET", show_metrics},
+    {"/workers", "GET", show_workers},       {"/workers", "POST", add_worker},
+    {workers_prefix, "POST", change_worker}, {"/decisions", "GET", show_decisions},
+    {"/experts", "GET", show_experts},       {"/", "GET", show_page},
 };
 
 static bool is_at(const struct route *route, const char *path)

@@ -41,10 +41,10 @@ void cot_gateway_check_tables(cot_gateway_worker *w, const json_t *document)
     const json_t *said = json_object_get(document, "popularity");
     const char *hash = json_string_value(json_object_get(document, "model_hash"));
     if (!t->predictor) return;
-    const bool is_other =
-        (hash && *t->model_hash && strcmp(hash, t->model_hash) != 0) ||
-        (said && (json_integer_value(json_object_get(said, "cells")) != t->shape.cells ||
-                  json_integer_value(json_object_get(said, "layers_every")) != t->shape.every));
+    const bool is_other = (hash && *t->model_hash && strcmp(hash, t->model_hash) != 0) ||
+                          (json_is_object(said) &&
+                           (json_integer_value(json_object_get(said, "cells")) != t->shape.cells ||
+                            json_integer_value(json_object_get(said, "layers_every")) != t->shape.every));
     if (!is_other) return;
     cot_access_tell(&g->access, COT_LOG_WARNING,
                     "'%s' has tables of another model than worker '%s' serves: they are ignored",

@@ -125,7 +125,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         cot_gateway_read_snapshot(data, bytes, take_rank, &sum);
         cot_route_calls calls;
         uint64_t block;
-        if (cot_gateway_read_popularity(&calls, &block, data, bytes, 100) == COT_GATEWAY_TOLD_REQUEST)
+        cot_gateway_home home;
+        if (cot_gateway_read_popularity(&calls, &block, &home, data, bytes, 100) == COT_GATEWAY_TOLD_REQUEST)
             for (uint32_t i = 0; i < calls.count; i++)
                 if (calls.cell[i] >= 100 || (i && calls.cell[i] <= calls.cell[i - 1]) ||
                     !(calls.share[i] > 0 && calls.share[i] < 1))

@@ -74,6 +74,13 @@ def mocks(count, spec=QUICK, publish=True):
         yield servers
 
 
+def engine():
+    """A worker that computes, and publishes all that a router follows."""
+    port = free_ports(4)
+    events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{port}", "replay_endpoint": f"tcp://127.0.0.1:{port + 1}"}
+    return Server("--kv-events-config", json.dumps(events), "--step-reports-endpoint", f"tcp://127.0.0.1:{port + 2}", "--popularity-endpoint", f"tcp://127.0.0.1:{port + 3}")
+
+
 def kill(server, number=signal.SIGKILL):
     """Whoever serves dies at once, and that is no failure of the test."""
     os.killpg(server.process.pid, number)

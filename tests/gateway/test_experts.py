@@ -7,15 +7,9 @@ import tempfile
 import time
 import unittest
 
-from routing import MODEL, PROGRAM, SECONDS, Engine, Router, Server, free_ports, mocks, stream, url
+from routing import MODEL, PROGRAM, SECONDS, Engine, Router, Server, engine, free_ports, mocks, stream, url
 
 BLOCK = 64
-
-
-def engine():
-    port = free_ports(4)
-    events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{port}", "replay_endpoint": f"tcp://127.0.0.1:{port + 1}"}
-    return Server("--kv-events-config", json.dumps(events), "--step-reports-endpoint", f"tcp://127.0.0.1:{port + 2}", "--popularity-endpoint", f"tcp://127.0.0.1:{port + 3}")
 
 
 def prompt(kind, tail):
@@ -117,6 +111,27 @@ class Experts(unittest.TestCase):
                 foretold = router.figure("coterie:router_foretold_total")
                 self.ask(router, ids[:BLOCK] + [tail + 1] * BLOCK)  # what was told of its first block comes first
                 self.assertEqual(router.figure("coterie:router_foretold_total"), foretold)
+
+    def test_heat(self):
+        """What workers' texts call lately is told side by side, as each of them tells it."""
+        with engine() as one, engine() as two, Router([one, two]) as router:
+            self.assertEqual([worker["worker"] for worker in json.loads(router.get("/experts")[1])["workers"]], [f"127.0.0.1:{one.port}", f"127.0.0.1:{two.port}"])
+            tail = 0
+
+            def heat():
+                nonlocal tail
+                tail += 1
+                self.ask(router, prompt(tail, tail), 40)
+                told = json.loads(router.get("/experts")[1])["workers"]
+                return all(set("".join(worker["shares"])) > {"0"} for worker in told) and told
+
+            self.wait(heat)
+            for worker in heat():
+                shares = [[int(row[i : i + 2], 16) / 255 for i in range(0, len(row), 2)] for row in worker["shares"]]
+                self.assertEqual((len(shares), {len(row) for row in shares}), (worker["layers"], {worker["experts"]}))
+                chosen = json.loads(one.get("/popularity")[1])["top_k"]
+                for row in shares:  # each token calls so many
+                    self.assertAlmostEqual(sum(row), chosen, delta=worker["experts"] / 510 + 0.01)
 
     def test_homes(self):
         """Where a worker's ranks have its experts is asked for when its steps say that they have moved."""

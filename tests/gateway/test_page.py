@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
 import browser  # noqa: E402
-from routing import QUICK, Router, kill, mocks, serves, stream, url  # noqa: E402
+from routing import QUICK, Router, engine, kill, mocks, serves, stream, url  # noqa: E402
 import serving  # noqa: E402
 
 PICTURES = pathlib.Path(os.environ["COT_BUILD"])
@@ -117,6 +117,32 @@ class Page(unittest.TestCase):
             window.command("Emulation.setEmulatedMedia", features=[])
             window.press("#theme")
             self.assertIn(window.run("return document.documentElement.dataset.theme"), ("light", "dark"))
+            self.assertEqual(window.complaints(), [])
+
+    def test_heat_maps(self):
+        """Workers that tell what they call stand side by side, a pixel an expert."""
+        with engine() as one, engine() as two, Router([one, two]) as router:
+            window = self.window
+            window.open(url(router) + "/")
+            window.complaints()
+            hot = "const c = document.querySelectorAll('#heats canvas'); return c.length === 2 && [...c].every(e => e.getContext('2d').getImageData(0, 0, e.width, e.height).data.some((v, i) => i % 4 === 3 && v > 200))"
+            for number in range(1000):
+                ask(router, [number % 90 + i % 50 for i in range(128)], 40)
+                if window.run(hot):
+                    break
+            window.complaints()  # of how often pixels are read here
+            self.assertEqual(window.run("return [...document.querySelectorAll('#heats canvas')].map(e => [e.width, e.height])"), [[32, 6], [32, 6]])
+            self.assertIn(f"127.0.0.1:{one.port}: strongest ", window.run("return document.querySelector('#heats figcaption').textContent"))
+            self.assertFalse(window.run("return document.getElementById('experts').hidden"))
+            window.press("#decisions summary")
+            for name, width, height, colours in (("light", 1300, 900, "light"), ("dark", 1300, 900, "dark"), ("phone", 360, 740, "light")):
+                window.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+                window.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": colours}])
+                window.run("document.getElementById('experts').scrollIntoView()")
+                window.picture(PICTURES / f"router-experts-{name}.png")
+                self.assertLessEqual(window.run("return document.documentElement.scrollWidth - innerWidth"), 0)
+            window.command("Emulation.clearDeviceMetricsOverride")
+            window.command("Emulation.setEmulatedMedia", features=[])
             self.assertEqual(window.complaints(), [])
 
     def test_a_key_is_asked_for(self):

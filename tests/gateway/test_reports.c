@@ -75,7 +75,8 @@ static void test_experts_of_steps(void **state)
 
 static cot_gateway_told tells(cot_route_calls *calls, uint64_t *block, const char *bytes, size_t count)
 {
-    return cot_gateway_read_popularity(calls, block, bytes, count, 10);
+    cot_gateway_home home;
+    return cot_gateway_read_popularity(calls, block, &home, bytes, count, 10);
 }
 #define TELLS(TEXT) tells(&calls, &block, TEXT, sizeof(TEXT) - 1)
 
@@ -96,7 +97,15 @@ static void test_popularity(void **state)
     assert_true(calls.count == 1 && calls.cell[0] == 5);
     assert_int_equal(TELLS(REQUEST BLOCK_9 NONE NONE), COT_GATEWAY_TOLD_OTHER);
     assert_int_equal(TELLS(REQUEST "\xc0" ONE TWO), COT_GATEWAY_TOLD_OTHER); // no whole block
-    assert_int_equal(TELLS("\x81\xa4home\x90"), COT_GATEWAY_TOLD_OTHER);
+    assert_int_equal(TELLS("\x81\xa4more\x90"), COT_GATEWAY_TOLD_OTHER);
+#define COUNTS "\xc4\x04\x00\x00\x80\x3f" // 1
+    cot_gateway_home home;
+    static const char told[] = "\x81\xa4home\x93\x02" HALF COUNTS;
+    assert_int_equal(cot_gateway_read_popularity(&calls, &block, &home, told, sizeof told - 1, 10),
+                     COT_GATEWAY_TOLD_HOME);
+    float count;
+    memcpy(&count, home.counts, sizeof count);
+    assert_true(home.home == 2 && home.tokens == 0.5 && home.bytes == 4 && count == 1);
     static const struct {
         const char *bytes;
         size_t count;
@@ -111,6 +120,11 @@ static void test_popularity(void **state)
         ROW(REQUEST "\xa1x" ONE TWO),
         ROW("\x81\xa7request\x94\x00\x00" BLOCK_9 ONE),
         ROW("\x81\xa7request\x05"),
+        ROW("\x81\xa4home\x90"),
+        ROW("\x81\xa4home\x05"),
+        ROW("\x81\xa4home\x93\x02\x01" COUNTS),
+        ROW("\x81\xa4home\x93\xff" HALF COUNTS),
+        ROW("\x81\xa4home\x93\x02" HALF "\xa1x"),
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(tells(&calls, &block, wrong[i].bytes, wrong[i].count), COT_GATEWAY_TOLD_WRONG);

@@ -124,6 +124,10 @@ static void tables_of_other_models_are_ignored(void **state)
                                      g->tables.shape.every + (way == EVERY));
         cot_gateway_check_tables(&w, NULL); // who says nothing is believed
         assert_non_null(g->tables.predictor);
+        json_t *silent = json_pack("{s:n, s:n}", "model_hash", "popularity");
+        cot_gateway_check_tables(&w, silent);
+        json_decref(silent);
+        assert_non_null(g->tables.predictor);
         cot_gateway_check_tables(&w, document);
         assert_int_equal(g->tables.predictor != NULL, way == SAME);
         cot_route_calls *calls = cot_gateway_foretell(g, ids, 64);
