@@ -10,7 +10,8 @@ void cot_gateway_open_heat(cot_gateway_worker *w, const json_t *popularity)
 {
     const json_int_t layers = json_integer_value(json_object_get(popularity, "layers")),
                      experts = json_integer_value(json_object_get(popularity, "experts"));
-    if (layers < 1 || experts < 1 || layers > MOST_CELLS || experts > MOST_CELLS || layers * experts > MOST_CELLS)
+    if (layers < 1 || experts < 1 || layers > MOST_CELLS || experts > MOST_CELLS ||
+        layers * experts > MOST_CELLS)
         return;
     cot_gateway_heat *h = &w->heat;
     *h = (cot_gateway_heat){.layers = (size_t)layers, .experts = (size_t)experts, .homes = w->targets};
@@ -26,7 +27,8 @@ void cot_gateway_close_heat(cot_gateway_worker *w)
     w->heat = (cot_gateway_heat){0};
 }
 
-bool cot_gateway_take_heat(cot_gateway_worker *w, uint64_t home, double tokens, const void *counts, size_t bytes)
+bool cot_gateway_take_heat(cot_gateway_worker *w, uint64_t home, double tokens, const void *counts,
+                           size_t bytes)
 {
     cot_gateway_heat *h = &w->heat;
     const size_t cells = h->layers * h->experts;
@@ -40,7 +42,8 @@ bool cot_gateway_take_heat(cot_gateway_worker *w, uint64_t home, double tokens, 
 static unsigned share_of(const cot_gateway_heat *h, size_t cell, double tokens)
 {
     double calls = 0;
-    for (size_t home = 0; home < h->homes; home++) calls += (double)h->counts[home * h->layers * h->experts + cell];
+    for (size_t home = 0; home < h->homes; home++)
+        calls += (double)h->counts[home * h->layers * h->experts + cell];
     const double share = tokens > 0 ? calls / tokens : 0;
     return share > 0 ? (unsigned)(255 * (share < 1 ? share : 1) + 0.5) : 0;
 }

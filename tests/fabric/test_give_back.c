@@ -59,7 +59,8 @@ static void what_is_given_back_is_zero(void **state)
         assert_int_equal(cot_alloc(fabric, &at, BYTES, NULL), COT_OK);
         uint8_t *memory = cot_local(fabric, at);
         for (int i = 0; i < TIMES; i++) {
-            for (size_t b = 0; b < BYTES; b++) memory[b] = wanted[b] = (uint8_t)(1 + (b * 7 + (size_t)i) % 255);
+            for (size_t b = 0; b < BYTES; b++)
+                memory[b] = wanted[b] = (uint8_t)(1 + (b * 7 + (size_t)i) % 255);
             const size_t begin = draw(&seed) % BYTES, bytes = draw(&seed) % (BYTES - begin + 1);
             const uintptr_t from = ((uintptr_t)memory + begin + small - 1) / small * small,
                             to = ((uintptr_t)memory + begin + bytes) / small * small;

@@ -546,9 +546,9 @@ static void test_many_learners(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_addresses),    cmocka_unit_test(test_no_addresses),
-        cmocka_unit_test(test_replays),      cmocka_unit_test(test_replay_then_snapshot),
-        cmocka_unit_test(test_snapshots),    cmocka_unit_test(test_learners),
-        cmocka_unit_test(test_no_book),      cmocka_unit_test(test_many_learners)};
+        cmocka_unit_test(test_addresses), cmocka_unit_test(test_no_addresses),
+        cmocka_unit_test(test_replays),   cmocka_unit_test(test_replay_then_snapshot),
+        cmocka_unit_test(test_snapshots), cmocka_unit_test(test_learners),
+        cmocka_unit_test(test_no_book),   cmocka_unit_test(test_many_learners)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

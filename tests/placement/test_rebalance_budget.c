@@ -78,7 +78,8 @@ static void assert_all_there(const struct world *w, const cot_expert_map *map)
     for (int32_t l = 0; l < w->o.layers; l++)
         for (int32_t e = 0; e < w->o.experts; e++) {
             int32_t n = 0;
-            for (int32_t s = 0; s < w->o.ranks * w->o.slots; s++) n += map->expert[l * w->o.ranks * w->o.slots + s] == e;
+            for (int32_t s = 0; s < w->o.ranks * w->o.slots; s++)
+                n += map->expert[l * w->o.ranks * w->o.slots + s] == e;
             assert_true(n > 0);
         }
 }
@@ -112,8 +113,10 @@ static cot_expert_map open_world(struct world *w)
     const cot_expert_layout_shape shape = {w->o.layers, w->o.experts, w->o.ranks, layers, w->o.slots};
     memcpy(map.layers, layers, (size_t)w->o.layers * sizeof *layers);
     cot_error error;
-    if (cot_expert_layout_of_map(&w->layout, &shape, &map, "the map", &error) != COT_OK) fail_msg("%s", error.message);
-    if (cot_rebalance_open(&w->r, &w->o, (cot_rebalance_clock){0, 0}, &error) != COT_OK) fail_msg("%s", error.message);
+    if (cot_expert_layout_of_map(&w->layout, &shape, &map, "the map", &error) != COT_OK)
+        fail_msg("%s", error.message);
+    if (cot_rebalance_open(&w->r, &w->o, (cot_rebalance_clock){0, 0}, &error) != COT_OK)
+        fail_msg("%s", error.message);
     return map;
 }
 
@@ -140,12 +143,14 @@ static void a_budget_holds_replicas(void **state)
         cot_rebalance_allow(&w.r, filled + more);
         assert_int_equal(cot_rebalance_plan_open(&plan, &w.r, &w.layout, &w.seen, now, NULL), COT_OK);
         const int64_t most = spare_of(&w, &map, &plan.to);
-        if (most > filled + more) fail_msg("%lld bytes on the way, %lld may be", (long long)most, (long long)(filled + more));
+        if (most > filled + more)
+            fail_msg("%lld bytes on the way, %lld may be", (long long)most, (long long)(filled + more));
         assert_all_there(&w, &plan.to);
         copies += plan.copies > 0;
         only_drops += plan.drops && !plan.copies && unbound.copies;
         held += spare_of(&w, &map, &unbound.to) > filled + more;
-        for (int32_t l = 0; l < w.o.layers; l++) assert_true(plan.layer[l].after_ns <= plan.layer[l].before_ns);
+        for (int32_t l = 0; l < w.o.layers; l++)
+            assert_true(plan.layer[l].after_ns <= plan.layer[l].before_ns);
         cot_rebalance_plan_close(&plan);
         cot_rebalance_plan_close(&unbound);
         close_world(&w, &map);
@@ -193,7 +198,8 @@ static void slots_are_worth_what_plans_save(void **state)
     for (int c = 0; c < CASES; c++) {
         struct world w;
         cot_expert_map map = open_world(&w);
-        const int64_t filled = spare_of(&w, &map, NULL), all = w.o.layers * w.o.ranks * (w.o.slots - w.o.base) * 100;
+        const int64_t filled = spare_of(&w, &map, NULL),
+                      all = w.o.layers * w.o.ranks * (w.o.slots - w.o.base) * 100;
         const double bin = (double)all / BINS, close = 1e-6;
         const int bins_now = (int)ceil((double)filled / bin);
         double ns[BINS + 1], least = -INFINITY;
@@ -201,7 +207,8 @@ static void slots_are_worth_what_plans_save(void **state)
         assert_int_equal(cot_rebalance_worth(ns, BINS, bin, &w.r, &w.layout, &w.seen, now, NULL), COT_OK);
         for (int i = 0; i < bins_now; i++) {
             least = fmax(least, saved_by(&w, (int64_t)(i * bin)));
-            if (fabs(ns[i] - least) > close) fail_msg("%d of %d bins: %g, plans say %g", i, bins_now, ns[i], least);
+            if (fabs(ns[i] - least) > close)
+                fail_msg("%d of %d bins: %g, plans say %g", i, bins_now, ns[i], least);
         }
         assert_true(ns[bins_now] >= 0);
         for (int i = 1; i <= BINS; i++) assert_true(ns[i] >= ns[i - 1]);
@@ -213,7 +220,8 @@ static void slots_are_worth_what_plans_save(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_budget_holds_replicas), cmocka_unit_test(what_is_over_is_emptied),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_budget_holds_replicas),
+                                       cmocka_unit_test(what_is_over_is_emptied),
                                        cmocka_unit_test(slots_are_worth_what_plans_save)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
