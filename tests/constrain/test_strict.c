@@ -293,7 +293,7 @@ static const row formatted[] = {
       ANALYSIS CHANNEL "tide <|constrain|>json<|message|>{\"port\": \"Ys\"}<|call|>",
       "<|channel|>final <|constrain|>json<|message|>" BOB,
       ANALYSIS " to=functions.free<|channel|>commentary json<|message|>{\"q\": 1}<|call|>"},
-     {FINAL "\1x", "\1{", "<|channel|>commentary\1<|message|>",
+     {FINAL "\1x", "\1{", "final\1<|message|>", "<|channel|>commentary\1<|message|>",
       CHANNEL "tide <|constrain|>json<|message|>{\"port\": \"\1X",
       "<|channel|>analysis<|message|>a\1<|message|>"}},
 };
