@@ -295,6 +295,17 @@ class Life(unittest.TestCase):
             finally:
                 other.kill()
 
+    @unittest.skipUnless(shutil.which("oshrun") and MODULE.exists() and not SANITIZED, "SKIPPED: no OpenSHMEM to serve over")
+    def test_memory_over_openshmem(self):
+        """Ranks that oshrun starts give no memory back: its split stays, and auto is refused."""
+        refused = run("serve", MODEL, "--port", "0", "--ranks", "2", "--fabric", "shmem", "--memory", "auto")
+        self.assertEqual((refused.returncode, refused.stderr),
+                         (1, "coterie: --memory auto: ranks over OpenSHMEM give no memory back; say how many bytes\n"))
+        options = ("--ranks", 2, "--spare-slots", 1, "--rebalance", "load", "--memory", 4_000_000)
+        with Server(*options, "--fabric", "shmem") as server:
+            self.assertTrue(server.complete(prompt="x", max_tokens=4)["choices"])
+            self.assertNotIn("coterie:memory", server.get("/metrics")[1].decode())
+
     def test_bad_starts(self):
         with Server() as server:
             taken = run("serve", MODEL, "--port", server.port)

@@ -181,27 +181,25 @@ static cot_status half_of_free(size_t *bytes, const cot_engine_options *o, const
     return cot_launch_share(bytes, sizeof *bytes, error); // free memory is never twice the same
 }
 
-static cot_status refuse_memory(cot_status status, const char *text, const char *why, cot_error *error)
-{
-    error->status = status;
-    snprintf(error->message, sizeof error->message, "--memory takes bytes or auto, not '%s'%s", text, why);
-    return status;
-}
-
 /* --memory. */
 static cot_status choose_memory(cot_engine_options *o, const char *text, const char *model, cot_error *error)
 {
-    const size_t length = strlen(text);
+    const bool is_auto = !strcmp(text, "auto"), digits = *text && strspn(text, "0123456789") == strlen(text);
     char *end;
     errno = 0;
-    const unsigned long long bytes = strtoull(text, &end, 10);
-    if (length && strspn(text, "0123456789") == length && !errno && bytes && bytes <= INT64_MAX) {
-        o->memory.total_bytes = (size_t)bytes;
-        return COT_OK;
+    const unsigned long long bytes = digits ? strtoull(text, &end, 10) : 0;
+    *error = (cot_error){0};
+    if (is_auto && cli_is_rank()) {
+        error->status = COT_UNSUPPORTED;
+        snprintf(error->message, sizeof error->message,
+                 "--memory auto: ranks over OpenSHMEM give no memory back; say how many bytes");
+    } else if (!is_auto && (errno || !bytes || bytes > INT64_MAX)) {
+        error->status = COT_INVALID_ARGUMENT;
+        snprintf(error->message, sizeof error->message, "--memory takes bytes or auto, not '%s'", text);
     }
-    if (strcmp(text, "auto") != 0) return refuse_memory(COT_INVALID_ARGUMENT, text, "", error);
-    if (cli_is_rank())
-        return refuse_memory(COT_UNSUPPORTED, text, ": ranks over OpenSHMEM give no memory back", error);
+    if (error->status != COT_OK) return error->status;
+    o->memory.total_bytes = (size_t)bytes;
+    if (!is_auto) return COT_OK;
     cot_engine_options without = *o; // slots that share it
     without.experts.spare_slots = 0;
     return half_of_free(&o->memory.total_bytes, &without, model, error);
