@@ -75,12 +75,22 @@ static bool is_out(const cot_relay *r, const cot_gateway_worker *w)
     return r->begun && (!w->is_coterie || !w->fingerprint || strcmp(w->fingerprint, r->fingerprint) != 0);
 }
 
+/* Blocks of its prompt that each target can reuse. */
+static void find_reusable(const cot_relay *r, uint32_t *depth)
+{
+    const cot_gateway *g = r->gateway;
+    cot_route_index_match(g->index, depth, r->keys, r->blocks);
+    for (const cot_gateway_worker *w = g->workers; w; w = w->next)
+        for (size_t t = w->first_target; t < w->first_target + w->targets; t++)
+            if (depth[t]) depth[t] = cot_route_feed_reusable(g->target[t].feed, r->keys, depth[t]);
+}
+
 /* What the book is asked; `depth` [COT_GATEWAY_PLACES] is all 0. */
 static void describe(cot_relay *r, cot_route_request *request, uint32_t *depth)
 {
     cot_gateway *g = r->gateway;
     const cot_route_calls *told = cot_gateway_calls(g, r->keys, r->blocks);
-    if (r->blocks) cot_route_index_match(g->index, depth, r->keys, r->blocks);
+    if (r->blocks) find_reusable(r, depth);
     *request = (cot_route_request){.blocks = r->blocks,
                                    .tokens = r->tokens + r->delivery.tokens,
                                    .max_tokens = r->request.max_tokens,

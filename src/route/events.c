@@ -138,12 +138,8 @@ static bool read_hashes(reading *r, object *o, cot_route_event *e)
     return true;
 }
 
-static bool read_ids(reading *r, object *list, object *size, cot_route_event *e)
+static bool read_ids(reading *r, object *list, cot_route_event *e)
 {
-    if (!size || size->type != MSGPACK_OBJECT_POSITIVE_INTEGER || !size->via.u64 ||
-        size->via.u64 > COT_ROUTE_MOST_BLOCK_TOKENS)
-        return wrong(r, "block_size is not 1 to 65536");
-    e->block_tokens = (size_t)size->via.u64;
     if (!list || list->type != MSGPACK_OBJECT_ARRAY) return wrong(r, "token_ids is no list");
     if (list->via.array.size != e->count * e->block_tokens)
         return wrong(r, "token_ids are not block_size for each block hash");
@@ -212,25 +208,53 @@ static bool read_salt(reading *r, object *o, cot_route_event *e)
     return true;
 }
 
-/* Where the blocks are: nil and "GPU" are what is computed from, unless it is another host's. Groups of layers but the first are told by
- * their number. */
-static bool is_elsewhere(object *o, uint32_t medium_place, uint32_t group_place)
+/* Where the blocks are: nil and "GPU" are what is computed from, unless it is another host's. */
+static bool is_elsewhere(object *o, uint32_t medium_place, uint64_t group)
 {
-    object *medium = field(o, "medium", medium_place), *group = field(o, "group_idx", group_place);
-    const bool other = group && group->type == MSGPACK_OBJECT_POSITIVE_INTEGER && group->via.u64;
-    return other || is_text(field(o, "locality", IN_MAPS_ALONE), "REMOTE") ||
+    object *medium = field(o, "medium", medium_place);
+    return group >= COT_ROUTE_MOST_GROUPS || is_text(field(o, "locality", IN_MAPS_ALONE), "REMOTE") ||
            !(is_nil(medium) || is_text(medium, "GPU"));
+}
+
+/* Groups of layers but the first are told by their number. */
+static uint64_t read_group(object *o, uint32_t place)
+{
+    object *group = field(o, "group_idx", place);
+    return group && group->type == MSGPACK_OBJECT_POSITIVE_INTEGER ? group->via.u64 : 0;
+}
+
+/* What the group's layers keep. Of kinds that are not known all of a text is taken to be needed. */
+static void read_layers(object *o, cot_route_event *e)
+{
+    object *kind = field(o, "kv_cache_spec_kind", 10), *window = field(o, "kv_cache_spec_sliding_window", 11);
+    const bool has_window = window && window->type == MSGPACK_OBJECT_POSITIVE_INTEGER && window->via.u64;
+    if (has_window && (is_text(kind, "sliding_window") || is_text(kind, "sliding_window_mla"))) {
+        e->layers = COT_ROUTE_WINDOW;
+        e->window = window->via.u64;
+    }
+    if (is_text(kind, "mamba")) e->layers = COT_ROUTE_STATE;
+}
+
+static bool read_size(reading *r, object *size, cot_route_event *e)
+{
+    if (!size || size->type != MSGPACK_OBJECT_POSITIVE_INTEGER || !size->via.u64 ||
+        size->via.u64 > COT_ROUTE_MOST_BLOCK_TOKENS)
+        return wrong(r, "block_size is not 1 to 65536");
+    e->block_tokens = (size_t)size->via.u64;
+    return true;
 }
 
 static bool read_stored(reading *r, object *o, cot_route_event *e)
 {
     object *parent = field(o, "parent_block_hash", 2);
     e->kind = COT_ROUTE_STORED;
+    read_layers(o, e);
+    if (!read_hashes(r, field(o, "block_hashes", 1), e) || !read_size(r, field(o, "block_size", 4), e))
+        return false;
     e->has_parent = !is_nil(parent);
     if (e->has_parent && !read_hash(parent, &e->parent))
         return wrong(r, "parent_block_hash is neither an integer nor bytes");
-    return read_hashes(r, field(o, "block_hashes", 1), e) &&
-           read_ids(r, field(o, "token_ids", 3), field(o, "block_size", 4), e) &&
+    return read_ids(r, field(o, "token_ids", 3), e) &&
            read_lora(r, field(o, "lora_name", 7), field(o, "lora_id", 5), e) &&
            read_salt(r, field(o, "cache_salt", IN_MAPS_ALONE), e) &&
            read_extra_keys(r, field(o, "extra_keys", 8), e);
@@ -248,7 +272,8 @@ static bool read_event(reading *r, object *o, cot_route_batch *batch, size_t *ro
         batch->unknown++;
         return true;
     }
-    if ((removed && is_elsewhere(o, 2, 3)) || (stored && is_elsewhere(o, 6, 9))) return true;
+    const uint64_t group = stored ? read_group(o, 9) : removed ? read_group(o, 3) : 0;
+    if ((removed && is_elsewhere(o, 2, group)) || (stored && is_elsewhere(o, 6, group))) return true;
     if (cleared && batch->count && batch->events[batch->count - 1].kind == COT_ROUTE_CLEARED) return true;
     void *grown = batch->events;
     if (!cot_grow(&grown, room, batch->count + 1, sizeof *batch->events)) {
@@ -257,9 +282,15 @@ static bool read_event(reading *r, object *o, cot_route_batch *batch, size_t *ro
     }
     batch->events = grown;
     cot_route_event *e = &batch->events[batch->count++];
-    *e = (cot_route_event){.kind = cleared ? COT_ROUTE_CLEARED : COT_ROUTE_REMOVED};
+    *e = (cot_route_event){.kind = cleared ? COT_ROUTE_CLEARED : COT_ROUTE_REMOVED, .group = group};
     if (cleared) return true;
-    return removed ? read_hashes(r, field(o, "block_hashes", 1), e) : read_stored(r, o, e);
+    if (removed ? read_hashes(r, field(o, "block_hashes", 1), e) : read_stored(r, o, e)) return true;
+    if ((!group && e->layers == COT_ROUTE_FULL) || r->out_of_memory) return false;
+    r->wrong = NULL;
+    e->ids = NULL; // which may be of more blocks than are kept: their names are enough
+    e->told = 0;
+    batch->count -= !e->count || !e->block_tokens;
+    return true;
 }
 
 static bool read_seconds(object *o, double *seconds)

@@ -14,20 +14,29 @@
 enum {
     COT_ROUTE_MOST_BATCH_BYTES = 16 << 20,
     COT_ROUTE_MOST_SNAPSHOT_BYTES = 256 << 20, // of all blocks: an engine may have a million
-    COT_ROUTE_MOST_BLOCK_TOKENS = 65536
+    COT_ROUTE_MOST_BLOCK_TOKENS = 65536,
+    COT_ROUTE_MOST_GROUPS = 16
 };
+
+/* What a group of layers keeps of a text: all of it, the last tokens, or what stands for it up to a block's end. */
+typedef enum cot_route_layers { COT_ROUTE_FULL, COT_ROUTE_WINDOW, COT_ROUTE_STATE } cot_route_layers;
 
 typedef struct cot_route_event {
     enum { COT_ROUTE_STORED, COT_ROUTE_REMOVED, COT_ROUTE_CLEARED } kind;
     const uint64_t *hashes; // [count] the engine's names of blocks; of bytes a hash
     size_t count;
-    /* Stored ones: each behind the one before, the first behind `parent`. */
+    uint64_t group; // of layers, below COT_ROUTE_MOST_GROUPS
+    /* Stored ones. */
+    cot_route_layers layers;
+    uint64_t window; // tokens that a token attends to, itself among them, of COT_ROUTE_WINDOW
+    /* Stored ones of COT_ROUTE_FULL: each behind the one before, the first behind `parent`. */
     bool has_parent;
     uint64_t parent;
-    const int32_t *ids; // [count * block_tokens]
-    size_t block_tokens;
-    const char *lora; // NULL: none
-    const char *salt; // of a text's first block
+    const int32_t *
+        ids; // [count * block_tokens]; NULL: of a group that is not the first, or keeps not all, told otherwise than they should be
+    size_t block_tokens; // of others, too
+    const char *lora;    // NULL: none
+    const char *salt;    // of a text's first block
     size_t salt_bytes;
     size_t
         told; // of the blocks, so many depend on nothing else; images and the like have hashes that ids do not give
@@ -35,8 +44,8 @@ typedef struct cot_route_event {
 
 typedef struct cot_route_batch {
     double seconds; // when it was published
-    /* Without those that tell of nothing here: of another memory than the one that is computed from, or of a group of layers that is
-     * not the first; and of several clears in turn one alone. */
+    /* Without those that tell of nothing here: of another memory than the one that is computed from, or of groups of layers beyond
+     * COT_ROUTE_MOST_GROUPS; and of several clears in turn one alone. */
     cot_route_event *events;
     size_t count;
     size_t unknown;          // events of kinds that are not known, passed over

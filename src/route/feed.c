@@ -6,6 +6,7 @@
 #include "route/aliases.h"
 #include "route/assumed.h"
 #include "route/events.h"
+#include "route/groups.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,6 +24,8 @@ struct cot_route_feed {
     size_t target, block_tokens;
     bool has_snapshot, had_snapshot; // now; at first, until one came that could not be read
     cot_route_aliases aliases;
+    cot_route_groups groups;
+    cot_route_aliases names;   // of keys, the other way round, where groups beside the index's are told of
     cot_route_assumed assumed; // of the blocks that the target is said to hold
     uint64_t next;             // the number of the batch that is to be applied next
     double seconds;            // when the last one applied was published
@@ -67,6 +70,8 @@ void cot_route_feed_close(cot_route_feed *f)
     if (!f) return;
     if (f->waiting) drop_waiting(f, f->waiting_count);
     cot_route_aliases_free(&f->aliases);
+    cot_route_aliases_free(&f->names);
+    cot_route_groups_clear(&f->groups);
     cot_route_assumed_free(&f->assumed);
     free(f->waiting);
     free(f->keys);
@@ -78,6 +83,8 @@ static void forget(cot_route_feed *f)
 {
     cot_route_index_clear(f->index, f->target);
     cot_route_aliases_free(&f->aliases);
+    cot_route_aliases_free(&f->names);
+    cot_route_groups_clear(&f->groups);
     cot_route_assumed_free(&f->assumed);
 }
 
@@ -122,14 +129,35 @@ static size_t count_honest(const cot_route_feed *f, const cot_route_event *e)
     return n;
 }
 
+/* By which name the engine knows the block of a key. */
+static bool name_key(cot_route_feed *f, const cot_route_alias *alias)
+{
+    const cot_route_alias back = {alias->key, alias->name, alias->name};
+    return cot_route_aliases_find(&f->names, back.name) || cot_route_aliases_add(&f->names, back);
+}
+
 static cot_status name_blocks(cot_route_feed *f, const cot_route_event *e, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const cot_route_alias alias = {e->hashes[i], f->sequences[i], f->keys[i]};
         if (alias.name == alias.key || cot_route_aliases_find(&f->aliases, alias.name)) continue;
         if (!cot_route_aliases_add(&f->aliases, alias)) return COT_OUT_OF_MEMORY;
+        if (f->groups.count && !name_key(f, &alias)) return COT_OUT_OF_MEMORY;
     }
     return COT_OK;
+}
+
+/* Blocks of a group beside the index's. */
+static cot_status store_beside(cot_route_feed *f, const cot_route_event *e)
+{
+    if (e->block_tokens != f->block_tokens) {
+        f->figures.wrong_size += e->count;
+        return COT_OK;
+    }
+    for (size_t i = 0; !f->groups.count && i < f->aliases.room; i++) // the first of them
+        if (f->aliases.taken[i] && !name_key(f, &f->aliases.slot[i])) return COT_OUT_OF_MEMORY;
+    f->figures.other_groups += e->count;
+    return cot_route_groups_store(&f->groups, e) ? COT_OK : COT_OUT_OF_MEMORY;
 }
 
 static cot_status store(cot_route_feed *f, const cot_route_event *e)
@@ -158,6 +186,8 @@ static void remove_blocks(cot_route_feed *f, const cot_route_event *e)
     for (size_t i = 0; i < e->count; i++) {
         const cot_route_alias alias = resolve(f, e->hashes[i]);
         f->figures.removed += cot_route_index_remove(f->index, f->target, &alias.key, 1);
+        const cot_route_alias *back = cot_route_aliases_find(&f->names, alias.key);
+        if (back && back->key == e->hashes[i]) cot_route_aliases_remove(&f->names, alias.key);
         if (cot_route_aliases_find(&f->aliases, e->hashes[i]))
             cot_route_aliases_remove(&f->aliases, e->hashes[i]);
     }
@@ -165,14 +195,19 @@ static void remove_blocks(cot_route_feed *f, const cot_route_event *e)
 
 static cot_status apply(cot_route_feed *f, const cot_route_batch *batch)
 {
+    if (cot_route_groups_choose(&f->groups, batch)) forget(f);
     for (size_t i = 0; i < batch->count; i++) {
         const cot_route_event *e = &batch->events[i];
         if (e->kind == COT_ROUTE_CLEARED) {
             forget(f);
             f->unsure = false;
         }
-        if (e->kind == COT_ROUTE_REMOVED) remove_blocks(f, e);
-        const cot_status status = e->kind == COT_ROUTE_STORED ? store(f, e) : COT_OK;
+        const bool is_base = f->groups.has_base && e->group == f->groups.base;
+        if (e->kind == COT_ROUTE_REMOVED && is_base) remove_blocks(f, e);
+        if (e->kind == COT_ROUTE_REMOVED && !is_base) cot_route_groups_remove(&f->groups, e);
+        const cot_status status = e->kind != COT_ROUTE_STORED ? COT_OK
+                                  : is_base                   ? store(f, e)
+                                                              : store_beside(f, e);
         if (status) return status;
     }
     f->seconds = batch->seconds;
@@ -292,6 +327,7 @@ static cot_status wait_for_others(cot_route_feed *f, uint64_t number, double sec
 void cot_route_feed_restart(cot_route_feed *f)
 {
     forget(f);
+    f->groups = (cot_route_groups){0};
     if (f->waiting_count) drop_waiting(f, f->waiting_count);
     f->has_snapshot = f->had_snapshot;
     f->next = 0;
@@ -370,6 +406,26 @@ cot_status cot_route_feed_snapshot(cot_route_feed *f, uint64_t batches, const vo
     if (status == COT_MALFORMED) f->has_snapshot = false; // the next one would be alike
     const cot_status later = catch_up(f, status ? NULL : error);
     return status ? status : later;
+}
+
+/* ---- what can be reused ---- */
+
+typedef struct named {
+    const cot_route_feed *feed;
+    const uint64_t *keys;
+} named;
+
+static uint64_t name_of(const void *context, size_t i, bool *assumed)
+{
+    const named *of = context;
+    const cot_route_alias *name = cot_route_aliases_find(&of->feed->names, of->keys[i]);
+    *assumed = cot_route_assumed_has(&of->feed->assumed, of->keys[i]);
+    return name ? name->key : of->keys[i];
+}
+
+uint32_t cot_route_feed_reusable(const cot_route_feed *f, const uint64_t *keys, uint32_t depth)
+{
+    return f->groups.count ? cot_route_groups_match(&f->groups, depth, name_of, &(named){f, keys}) : depth;
 }
 
 /* ---- what was routed there ---- */

@@ -28,7 +28,8 @@ typedef struct cot_route_feed_figures {
     uint64_t unknown_events;                                   // of kinds that are not known, passed over
     uint64_t stored, removed;                                  // blocks
     uint64_t unknown_parent, collided, wrong_size, not_hashed; // blocks refused
-    uint64_t expired;                                          // blocks that were assumed and not told of
+    uint64_t other_groups; // blocks stored in groups of layers beside the index's
+    uint64_t expired;      // blocks that were assumed and not told of
 } cot_route_feed_figures;
 
 /* `block_tokens` is what the index's keys are made of. Errors: OUT_OF_MEMORY. */
@@ -55,6 +56,9 @@ void cot_route_feed_restart(cot_route_feed *feed);
  * for COT_ROUTE_ASSUMED_TOLD_NS; where it tells of nothing, or was forgotten and has no snapshot, for COT_ROUTE_ASSUMED_NS. Of the thread
  * that changes the index. Errors: OUT_OF_MEMORY (some of the first are assumed alone). */
 cot_status cot_route_feed_assume(cot_route_feed *feed, const uint64_t *keys, size_t count, int64_t now_ns);
+/* Of `depth` blocks of a text that the index says the target holds, how many it can reuse: where other groups of layers than the index's keep
+ * less (docs/ROUTER.md), as many as all have what they need of. Of the thread that changes the index. */
+uint32_t cot_route_feed_reusable(const cot_route_feed *feed, const uint64_t *keys, uint32_t depth);
 /* To be called now and then: what was assumed for long enough is forgotten. True: a gap could not be closed in time; from which batch on until which, that one not. */
 bool cot_route_feed_tick(cot_route_feed *feed, int64_t now_ns, uint64_t *from, uint64_t *until);
 
