@@ -10,9 +10,9 @@
 #include <stdlib.h>
 
 enum {
-    BLOCK_BYTES = 512 << 10, // of a block; it is checked and then packed out of the second cache
-    DROP_BYTES = 8 << 20,    // mapped pages that a thread holds at most, so that loading costs little memory
-    DROP_ALIGNMENT = 64 << 10, // a fault maps the pages around it, this many bytes at a time
+    BLOCK_BYTES = 512 << 10,  // of a block; it is checked and then packed out of the second cache
+    DROP_BYTES = 8 << 20,     // mapped pages that a thread holds at most, so that loading costs little memory
+    DROP_ALIGNMENT = 2 << 20, // a fault maps as much around it as lies together in memory, up to a huge page
 };
 
 /* A piece on its way. */

@@ -23,7 +23,8 @@ bool cot_route_groups_store(cot_route_groups *g, const cot_route_event *e)
     group->window = (size_t)((e->window + e->block_tokens - 2) / e->block_tokens); // itself needs no block
     for (size_t i = 0; i < e->count; i++) {
         const cot_route_alias block = {e->hashes[i], 0, 0};
-        if (!cot_route_aliases_find(&group->blocks, block.name) && !cot_route_aliases_add(&group->blocks, block))
+        if (!cot_route_aliases_find(&group->blocks, block.name) &&
+            !cot_route_aliases_add(&group->blocks, block))
             return false;
     }
     return true;
@@ -47,7 +48,8 @@ static bool holds(const cot_route_group *group, uint64_t name, bool assumed)
 }
 
 /* The largest end of a text up to `end` that the group may keep what it needs of: `end`, where it does. */
-static uint32_t look_back(const cot_route_group *group, uint32_t end, cot_route_name *name, const void *context)
+static uint32_t look_back(const cot_route_group *group, uint32_t end, cot_route_name *name,
+                          const void *context)
 {
     const size_t needed = group->layers == COT_ROUTE_STATE ? 1 : group->window;
     for (uint32_t i = 0; i < needed && i < end; i++) {
@@ -59,7 +61,8 @@ static uint32_t look_back(const cot_route_group *group, uint32_t end, cot_route_
 }
 
 /* Blocks in turn from the first on. */
-static uint32_t look_ahead(const cot_route_group *group, uint32_t end, cot_route_name *name, const void *context)
+static uint32_t look_ahead(const cot_route_group *group, uint32_t end, cot_route_name *name,
+                           const void *context)
 {
     for (uint32_t i = 0; i < end; i++) {
         bool assumed = false;
@@ -69,7 +72,8 @@ static uint32_t look_ahead(const cot_route_group *group, uint32_t end, cot_route
     return end;
 }
 
-uint32_t cot_route_groups_match(const cot_route_groups *g, uint32_t depth, cot_route_name *name, const void *context)
+uint32_t cot_route_groups_match(const cot_route_groups *g, uint32_t depth, cot_route_name *name,
+                                const void *context)
 {
     uint32_t end = depth, before;
     for (size_t k = 0; k < COT_ROUTE_MOST_GROUPS; k++)

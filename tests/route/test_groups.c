@@ -105,7 +105,8 @@ static uint32_t reusable(cot_route_index *index, const cot_route_feed *feed, int
 /* ---- any history ---- */
 
 /* The most of a text that all groups have what they need of. */
-static uint32_t reusable_plainly(const bool held[GROUPS][BLOCKS], const char *const *kind, const int *window, int groups)
+static uint32_t reusable_plainly(const bool held[GROUPS][BLOCKS], const char *const *kind, const int *window,
+                                 int groups)
 {
     uint32_t best = 0;
     for (int end = 1; end <= BLOCKS; end++) {
@@ -113,7 +114,8 @@ static uint32_t reusable_plainly(const bool held[GROUPS][BLOCKS], const char *co
         for (int g = 0; g < groups; g++) {
             int from = 0; // the first block that is needed
             if (!strcmp(kind[g], "mamba")) from = end - 1;
-            while (!strcmp(kind[g], "sliding_window") && SIZE * (from + 1) <= SIZE * end - (window[g] - 1)) from++;
+            while (!strcmp(kind[g], "sliding_window") && SIZE * (from + 1) <= SIZE * end - (window[g] - 1))
+                from++;
             for (int i = from; i < end; i++) good &= held[g][i];
         }
         if (good) best = (uint32_t)end;
@@ -141,7 +143,12 @@ static void all_groups_have_what_they_need(void **state)
         told first[GROUPS]; // all groups tell of the first block at once, in any order
         for (int g = 0; g < groups; g++) {
             const int at = (g + (int)number) % groups;
-            first[g] = (told){.is_public = is_public, .group = at, .kind = kind[at], .window = window[at], .ids = SIZE, .size = SIZE};
+            first[g] = (told){.is_public = is_public,
+                              .group = at,
+                              .kind = kind[at],
+                              .window = window[at],
+                              .ids = SIZE,
+                              .size = SIZE};
             held[0][at][0] = true;
         }
         assert_int_equal(tell(feed, number++, first, (size_t)groups), COT_OK);
@@ -152,8 +159,15 @@ static void all_groups_have_what_they_need(void **state)
             const bool removes = drawn(4) == 0;
             if (g == full) i = removes ? deepest - 1 : deepest; // others' gaps are another test's
             if (i < 0 || i == BLOCKS || (removes && !held[t][g][i])) continue;
-            const told e = {.removed = removes, .is_public = is_public, .text = t, .block = i, .group = g, .kind = kind[g],
-                            .window = window[g], .size = SIZE, .ids = g != full && drawn(3) == 0 ? 1 : SIZE};
+            const told e = {.removed = removes,
+                            .is_public = is_public,
+                            .text = t,
+                            .block = i,
+                            .group = g,
+                            .kind = kind[g],
+                            .window = window[g],
+                            .size = SIZE,
+                            .ids = g != full && drawn(3) == 0 ? 1 : SIZE};
             assert_int_equal(tell(feed, number++, &e, 1), COT_OK);
             held[t][g][i] = !removes;
             for (int text = 0; text < TEXTS; text++)
@@ -224,10 +238,10 @@ static void groups_may_be_odd(void **state)
     cot_route_feed *feed = open_feed(&index);
     const told odd[] = {
         {.ids = SIZE, .size = SIZE},
-        {.group = 1, .ids = 4 * SIZE, .size = 4 * SIZE},                         // blocks of another size
-        {.group = 2, .ids = SIZE, .size = 0},                                    // of no size
-        {.group = COT_ROUTE_MOST_GROUPS, .ids = SIZE, .size = SIZE},             // one of too many
-        {.group = 3, .kind = "sliding_window", .ids = SIZE, .size = SIZE},       // without a window all is needed
+        {.group = 1, .ids = 4 * SIZE, .size = 4 * SIZE},                   // blocks of another size
+        {.group = 2, .ids = SIZE, .size = 0},                              // of no size
+        {.group = COT_ROUTE_MOST_GROUPS, .ids = SIZE, .size = SIZE},       // one of too many
+        {.group = 3, .kind = "sliding_window", .ids = SIZE, .size = SIZE}, // without a window all is needed
     };
     assert_int_equal(tell(feed, 0, odd, 4), COT_OK);
     assert_int_equal(reusable(index, feed, 0, BLOCKS), 1);
@@ -237,7 +251,8 @@ static void groups_may_be_odd(void **state)
     const told gone = {.removed = true, .group = 3};
     assert_int_equal(tell(feed, 2, &gone, 1), COT_OK);
     assert_int_equal(reusable(index, feed, 0, BLOCKS), 0);
-    const told wrong = {.block = 1, .ids = 1, .size = SIZE}; // in the first group ids are what keys are made of
+    const told wrong = {
+        .block = 1, .ids = 1, .size = SIZE}; // in the first group ids are what keys are made of
     assert_int_equal(tell(feed, 3, &wrong, 1), COT_MALFORMED);
     cot_route_feed_close(feed);
     cot_route_index_close(index);
