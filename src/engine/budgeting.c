@@ -90,7 +90,8 @@ cot_status cot_budgeting_check_moves(cot_engine *e, const cot_expert_layout *fro
     const cot_rebalance *r = &e->rebalancing.controller;
     const int64_t need = cot_rebalance_spare_bytes(r, from, to),
                   open = left_by(&e->budgeting, e->loop.scheduler.pool.open);
-    if (need > open)
+    if (need > open &&
+        need > cot_rebalance_spare_bytes(r, from, NULL)) // moves that were cut off may have left more
         return cot_fail(
             error, COT_INVALID_ARGUMENT,
             "moves fill %lld bytes of spare slots, KV pages leave %lld of the %zu that they share",

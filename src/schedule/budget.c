@@ -50,8 +50,9 @@ void cot_budget_look(cot_budget *b, const double *pages_ns, const double *slots_
                                                                           : best < b->pages ? -1
                                                                                             : 0;
     b->looks++;
-    b->gain_ns = pages_ns[best] + slots_ns[COT_BUDGET_BINS - best] - pages_ns[b->pages] -
-                 slots_ns[COT_BUDGET_BINS - b->pages];
+    b->gain_ns = fmax(pages_ns[best] + slots_ns[COT_BUDGET_BINS - best] - pages_ns[b->pages] -
+                          slots_ns[COT_BUDGET_BINS - b->pages],
+                      0);
     b->reason = judge(b, wanted, step_ns);
     b->wanted = wanted;
     b->by_reason[b->reason]++;

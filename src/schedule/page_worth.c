@@ -145,13 +145,11 @@ void cot_page_worth_add(cot_page_worth *w, double pages, double ns)
 
 void cot_page_worth_look_up(cot_page_worth *w, int64_t count)
 {
-    int64_t deepest = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++) { // deeper and deeper, as blocks are used
         const int32_t entry = w->table[place_of(w, w->line[i])];
         if (!entry) break;
         const int64_t depth = w->count - up_to(w, entry - 1);
-        if (depth > deepest) deepest = depth;
-        cot_page_worth_add(w, (double)deepest * w->block_pages, (double)w->block_tokens * w->token_ns);
+        cot_page_worth_add(w, (double)depth * w->block_pages, (double)w->block_tokens * w->token_ns);
     }
     while (count) cot_page_worth_use(w, w->line[--count]);
 }

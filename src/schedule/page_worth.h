@@ -35,7 +35,7 @@ size_t cot_page_worth_bytes(int64_t pages, int64_t block_tokens); // of its tabl
 
 /* A text of the first `count` blocks of `line` is looked up: those that would be found save their tokens. Then all are used. */
 void cot_page_worth_look_up(cot_page_worth *worth, int64_t count);
-/* A block is used. Of a text's the last is used first, so that no block outlives what stands before it. */
+/* A block is used. Of a text's the last is used first, and so on to its first, so that no block outlives what stands before it. */
 void cot_page_worth_use(cot_page_worth *worth, uint64_t hash);
 /* So much is saved where there are more than `pages` pages. */
 void cot_page_worth_add(cot_page_worth *worth, double pages, double ns);
