@@ -70,11 +70,13 @@ cot_status cot_model_embedding(float **row, int64_t *n_ids, int64_t *width, cons
 
 /* How a checkpoint is written again. */
 typedef struct cot_model_convert_options {
-    size_t size;         /* sizeof this structure */
-    const char *weights; /* what matrices of networks become: "int4" (the default), "int8" or "mxfp4" */
+    size_t size; /* sizeof this structure */
+    /* What matrices of networks become: "int4", "int8" or "mxfp4"; of a GGUF file also "as-stored", the file's own numbers, or "bf16".
+     * NULL, the default: "int4", of a GGUF file "as-stored". */
+    const char *weights;
     /* The same of attention's projections (but kv_b) and of the head; "as-stored": nothing, they stay as they lie. NULL, the
      * default: "int8" of attention, but "as-stored" where gpt-oss's layout is written, which has no other; "as-stored" of the
-     * head. Networks of dense layers and shared experts become what `weights` says if attention (where that stays, the
+     * head; both as `weights` where that is "as-stored" or "bf16". Networks of dense layers and shared experts become what `weights` says if attention (where that stays, the
      * head) is of that kind too or stays, else they stay: readers take one kind for all that is no expert's. */
     const char *weights_attention, *weights_head;
     int threads; /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
@@ -87,14 +89,15 @@ typedef struct cot_model_convert_options {
 } cot_model_convert_options;
 void cot_model_convert_options_init(cot_model_convert_options *options);
 
-/* Writes the model of a folder to a new folder `output`: matrices of networks - experts and dense layers -, attention and head rounded as
+/* Writes the model of a folder, or of a GGUF file, to a new folder `output`: matrices of networks - experts and dense layers -, attention and head rounded as
  * cot_engine_open rounds them (`weights`), in compressed-tensors' layout or, of gpt-oss, in its own; other
  * matrices that the files have in few bits become fp32, those of dense networks, attention and head bf16; all else that the model needs is copied as it is, with the files of the
- * tokenizer. `output` appears whole or not at all: it is written beside under a name of its own ("OUTPUT.XXXXXX"), which is gone
+ * tokenizer. Of a GGUF file weights that are not rounded keep their values: those in blocks of int4, int8 or mxfp4 their codes, those of
+ * other blocks as fp32; config.json, tokenizer.json and tokenizer_config.json are made of the metadata. `output` appears whole or not at all: it is written beside under a name of its own ("OUTPUT.XXXXXX"), which is gone
  * after every failure. What is in memory is a matrix, and a layer's scales. `*notes`, where not
  * NULL, receives malloc'd lines about tensors that were left out (cot_engine_open), or NULL; the caller frees it. Errors: what reading the model
  * gives; INVALID_ARGUMENT (an option, named; `output` exists); UNSUPPORTED (experts that are of that kind already, or that the
- * layout cannot hold); IO (also: `progress` returned false); NOT_FOUND (output's parent). */
+ * layout cannot hold; a GGUF file with rope_freqs.weight); IO (also: `progress` returned false); NOT_FOUND (output's parent). */
 cot_status cot_model_convert(const char *folder, const char *output, const cot_model_convert_options *options,
                              char **notes, cot_error *error);
 

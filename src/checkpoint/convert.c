@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "base/json_load.h"
+#include "checkpoint/gguf_config.h"
 #include "coterie/model.h"
 #include "coterie/roof.h"
 
@@ -189,30 +190,38 @@ static cot_status write_weights(target *t, cot_error *error)
 
 /* ---- what lies beside the weights ---- */
 
-static cot_status write_config(const target *t, const char *folder, cot_error *error)
+static cot_status read_config(json_t **config, const char *folder, cot_error *error)
 {
     char *path = cot_path_join(folder, "config.json"), *text = NULL;
     size_t bytes;
     json_error_t detail;
     cot_status status = path ? cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error)
                              : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
-    if (status == COT_OK) {
-        json_t *config =
-            cot_json_load(text, bytes, 0, &detail); // read before, when the checkpoint was opened
-        const bool untied = json_is_true(json_object_get(config, "tie_word_embeddings")) &&
-                            !t->checkpoint->config.tied_embeddings; // a head of its own is stored
-        if (!config)
-            status = cot_fail(error, COT_MALFORMED, "'%s': not valid JSON: %s", path, detail.text);
-        else if (json_object_set_new(config, "quantization_config",
-                                     cot_convert_tell(t->plan, &t->checkpoint->config)))
-            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for config.json");
-        else if (untied && json_object_set_new(config, "tie_word_embeddings", json_false()))
-            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for config.json");
-        if (status == COT_OK) status = write_json(t, "config.json", config, error);
-        json_decref(config);
-    }
+    if (status == COT_OK &&
+        !(*config = cot_json_load(text, bytes, 0, &detail))) // read before, when the checkpoint was opened
+        status = cot_fail(error, COT_MALFORMED, "'%s': not valid JSON: %s", path, detail.text);
     free(path);
     free(text);
+    return status;
+}
+
+static cot_status write_config(const target *t, const char *model, cot_error *error)
+{
+    const cot_config *own = &t->checkpoint->config;
+    json_t *config = NULL;
+    cot_status status = own->gguf ? cot_config_tell_gguf(&config, &t->checkpoint->shards, model, error)
+                                  : read_config(&config, model, error);
+    if (status != COT_OK) return status;
+    const bool untied = json_is_true(json_object_get(config, "tie_word_embeddings")) &&
+                        !own->tied_embeddings; // a head of its own is stored
+    json_t *quantised = own->gguf ? cot_convert_tell_gguf(t->plan, own) : cot_convert_tell(t->plan, own);
+    if (!quantised || (!json_is_null(quantised) && json_object_set(config, "quantization_config", quantised)))
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for config.json");
+    else if (untied && json_object_set_new(config, "tie_word_embeddings", json_false()))
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for config.json");
+    if (status == COT_OK) status = write_json(t, "config.json", config, error);
+    json_decref(quantised);
+    json_decref(config);
     return status;
 }
 
@@ -262,6 +271,17 @@ static cot_status copy_others(const target *t, const char *folder, cot_error *er
     return status;
 }
 
+static cot_status write_told(const target *t, const char *path, cot_error *error)
+{
+    json_t *tokenizer = NULL, *settings = NULL;
+    cot_status status = cot_convert_beside_gguf(&tokenizer, &settings, path, error);
+    if (status == COT_OK) status = write_json(t, "tokenizer.json", tokenizer, error);
+    if (status == COT_OK) status = write_json(t, "tokenizer_config.json", settings, error);
+    json_decref(tokenizer);
+    json_decref(settings);
+    return status;
+}
+
 /* ---- the folder ---- */
 
 static cot_status make_beside(target *t, cot_error *error)
@@ -294,11 +314,12 @@ static void remove_beside(const target *t)
     rmdir(t->beside);
 }
 
-static cot_status write_folder(target *t, const char *folder, cot_error *error)
+static cot_status write_folder(target *t, const char *model, cot_error *error)
 {
     cot_status status = make_beside(t, error);
-    if (status == COT_OK) status = copy_others(t, folder, error);
-    if (status == COT_OK) status = write_config(t, folder, error);
+    if (status == COT_OK)
+        status = t->checkpoint->config.gguf ? write_told(t, model, error) : copy_others(t, model, error);
+    if (status == COT_OK) status = write_config(t, model, error);
     if (status == COT_OK) status = tell(t, 0, error);
     if (status == COT_OK) status = write_weights(t, error);
     if (status == COT_OK) status = tell(t, 0, error);
@@ -310,35 +331,68 @@ static cot_status write_folder(target *t, const char *folder, cot_error *error)
 
 void cot_model_convert_options_init(cot_model_convert_options *options)
 {
-    *options =
-        (cot_model_convert_options){.size = sizeof *options, .weights = "int4", .file_bytes = 5000000000};
+    *options = (cot_model_convert_options){.size = sizeof *options, .file_bytes = 5000000000};
 }
 
-/* "as-stored" (COT_FORMATS), or a format that is written. */
-static cot_status format_of(cot_format *format, const char *word, cot_error *error)
+/* "as-stored" (COT_FORMATS), or a format that is written; bf16 is for what no folder holds as it is. */
+static cot_status format_of(cot_format *format, const char *word, bool gguf, cot_error *error)
 {
     *format = COT_FORMATS;
     if (!strcmp(word, "as-stored")) return COT_OK;
     *format = cot_format_parse(word);
-    if (*format == COT_FORMAT_INT4 || *format == COT_FORMAT_INT8 || *format == COT_FORMAT_MXFP4)
+    if (*format == COT_FORMAT_INT4 || *format == COT_FORMAT_INT8 || *format == COT_FORMAT_MXFP4 ||
+        (*format == COT_FORMAT_BF16 && gguf))
         return COT_OK;
-    return cot_fail(error, COT_INVALID_ARGUMENT, "no checkpoint is written in '%s' (int4, int8 or mxfp4)",
-                    word);
+    return cot_fail(error, COT_INVALID_ARGUMENT, "no checkpoint is written in '%s' (int4, int8 or mxfp4)%s",
+                    word, *format == COT_FORMAT_BF16 ? ", but of a GGUF file" : "");
 }
 
 static cot_status formats_of(cot_convert_formats *f, const cot_model_convert_options *o,
                              const cot_config *config, cot_error *error)
 {
-    const char *attention = config->family->stacked ? "as-stored" : "int8";
-    cot_status status = format_of(&f->experts, o->weights, error);
+    const bool gguf = config->gguf;
+    const char *experts = o->weights ? o->weights
+                          : gguf     ? "as-stored"
+                                     : "int4",
+               *attention = config->family->stacked         ? "as-stored"
+                            : !strcmp(experts, "as-stored") ? "as-stored"
+                            : !strcmp(experts, "bf16")      ? "bf16"
+                                                            : "int8",
+               *head = !strcmp(experts, "bf16") && !config->tied_embeddings ? "bf16" : "as-stored";
+    cot_status status = format_of(&f->experts, experts, gguf, error);
+    if (status == COT_OK && f->experts == COT_FORMATS && !gguf)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "networks that stay as stored are nothing to convert");
     if (status == COT_OK)
-        status = format_of(&f->attention, o->weights_attention ? o->weights_attention : attention, error);
-    if (status == COT_OK)
-        status = format_of(&f->head, o->weights_head ? o->weights_head : "as-stored", error);
+        status =
+            format_of(&f->attention, o->weights_attention ? o->weights_attention : attention, gguf, error);
+    if (status == COT_OK) status = format_of(&f->head, o->weights_head ? o->weights_head : head, gguf, error);
     if (status != COT_OK) return status;
     f->scheme = f->attention != COT_FORMATS ? f->attention : f->head != COT_FORMATS ? f->head : f->experts;
-    f->others = f->scheme == f->experts ? f->experts : COT_FORMATS;
+    f->others = f->scheme == f->experts || gguf ? f->experts : COT_FORMATS;
     return COT_OK;
+}
+
+static cot_status add_note(char **notes, const char *text, cot_error *error)
+{
+    char *own = *notes, *all;
+    if (asprintf(&all, "%s%s%s", own ? own : "", own ? "\n" : "", text) < 0)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    free(own);
+    *notes = all;
+    return COT_OK;
+}
+
+/* Of GGUF: what no layout of folders holds. */
+static cot_status add_notes_gguf(char **notes, const cot_convert_plan *plan, cot_error *error)
+{
+    char text[200];
+    if (!plan->widened) return COT_OK;
+    snprintf(
+        text, sizeof text,
+        "tensors of types that no folder holds become fp32, which is exact: %zu, %.1f of %.1f MB (--weights "
+        "bf16 rounds those of networks, attention and head, to half of that)",
+        plan->widened, (double)plan->widened_bytes / 1e6, (double)plan->bytes / 1e6);
+    return add_note(notes, text, error);
 }
 
 /* What the plan leaves as it lies or widens, or some readers do not read, in lines after those that are there. */
@@ -379,8 +433,7 @@ static cot_status check_options(const cot_model_convert_options *o, cot_error *e
         return cot_fail(error, COT_INVALID_ARGUMENT, "bytes of a file %" PRId64 " are below 1",
                         o->file_bytes);
     cot_format networks;
-    if (strcmp(o->weights, "as-stored") != 0) return format_of(&networks, o->weights, error);
-    return cot_fail(error, COT_INVALID_ARGUMENT, "networks that stay as stored are nothing to convert");
+    return o->weights ? format_of(&networks, o->weights, true, error) : COT_OK;
 }
 
 static int workers(const cot_model_convert_options *o)
@@ -403,13 +456,11 @@ cot_status cot_model_convert(const char *folder, const char *output, const cot_m
     if (status == COT_OK && !length)
         status = cot_fail(error, t.path ? COT_INVALID_ARGUMENT : COT_OUT_OF_MEMORY, "no folder is named");
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
-    if (status == COT_OK && checkpoint->config.gguf)
-        status =
-            cot_fail(error, COT_UNSUPPORTED,
-                     "'%s' is GGUF, of which no folder is written: give a folder of safetensors", folder);
     if (status == COT_OK) status = formats_of(&formats, options, &checkpoint->config, error);
     if (status == COT_OK) status = cot_convert_plan_make(&plan, checkpoint, formats, error);
-    if (status == COT_OK) status = add_notes(&own_notes, &plan, &checkpoint->config, error);
+    if (status == COT_OK)
+        status = checkpoint->config.gguf ? add_notes_gguf(&own_notes, &plan, error)
+                                         : add_notes(&own_notes, &plan, &checkpoint->config, error);
     if (status == COT_OK) status = cot_pool_open(&t.pool, workers(options), error);
     t.checkpoint = checkpoint;
     if (status == COT_OK) status = write_folder(&t, folder, error);

@@ -25,6 +25,9 @@ typedef struct cot_convert_unit {
     int64_t matrices;      // of as many experts, from `expert` on
     int64_t rows, columns; // of each
     bool paired;           // rows are by turns those of `weight` and of the weight after it
+    bool kept;             // codes and scales are the file's
+    bool across;           // a vector, each number of which is a row
+    int64_t turned;        // halves of as many rows lie by turns in the file; 0: they do not
 } cot_convert_unit;
 
 /* What matrices become: experts' (INT4, INT8 or MXFP4); those of other networks, of attention but kv_b, and the head (COT_FORMATS: as
@@ -39,17 +42,34 @@ typedef struct cot_convert_plan {
     cot_convert_unit *units; // ascending by the first tensor's name
     size_t count, capacity;
     size_t bytes;
-    bool widens_others; // networks of others that are in few bits and not rounded become bf16
+    bool widens_others;            // networks of others that are in few bits and not rounded become bf16
+    size_t widened, widened_bytes; // tensors of GGUF's blocks that became fp32, and what they take
 } cot_convert_plan;
 
 /* What a checkpoint becomes, by the names that its family has. Where the family has experts in one tensor networks are MXFP4, and
  * attention and head as they lie; so is a head that is the embedding. Errors: UNSUPPORTED (a network's matrix that is of that kind already; one whose columns are no whole groups; what
- * the layout has not), OUT_OF_MEMORY, and cot_stored_find's. On failure the plan is empty. */
+ * the layout has not; rope_freqs), OUT_OF_MEMORY, and cot_stored_find's. On failure the plan is empty. */
 cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint,
                                  cot_convert_formats formats, cot_error *error);
 void cot_convert_plan_clear(cot_convert_plan *plan);
 /* The quantization_config that tells it; NULL when out of memory. */
 json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config);
+/* The same of what was GGUF: a group for each kind, the one of most matrices by class, the others by names; JSON's null where nothing is
+ * quantised. */
+json_t *cot_convert_tell_gguf(const cot_convert_plan *plan, const cot_config *config);
+/* Adds to `groups` that matrices of modules that `targets` name are in `format`; takes `targets`. Not 0: out of memory. */
+int cot_convert_add_group(json_t *groups, json_t *targets, cot_format format);
+/* The names of matrices that a public reader would take for quantised ones, and that are none; NULL when out of memory. */
+json_t *cot_convert_ignored(const cot_convert_plan *plan, const cot_config *config);
+/* "pack-quantized", or that of MXFP4. */
+const char *cot_convert_layout(cot_format format);
+/* What becomes of a weight of a GGUF file that is not rounded: what it is, where a folder holds that, else FP32, which holds all that files
+ * do. Errors: UNSUPPORTED (experts of a family whose layout has them in MXFP4 alone). */
+cot_status cot_convert_keep_gguf(cot_format *format, const cot_stored *stored, const cot_config *config,
+                                 cot_weight weight, cot_error *error);
+/* What lies beside the weights of a folder made of a GGUF file: tokenizer.json, and tokenizer_config.json with special tokens and chat
+ * templates. The caller owns them. Errors: what opening the tokenizer gives. */
+cot_status cot_convert_beside_gguf(json_t **tokenizer, json_t **settings, const char *path, cot_error *error);
 
 /* Bytes of a row's codes, and of its scales. */
 int64_t cot_convert_code_bytes(cot_format format, int64_t columns);

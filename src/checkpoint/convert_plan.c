@@ -8,7 +8,8 @@
 typedef struct planner {
     cot_convert_plan *plan;
     const cot_checkpoint *checkpoint;
-    bool *copied; // [tensor_count]
+    const cot_config *config; // of the folder that is written: of GGUF, with the names that folders have
+    bool *copied;             // [tensor_count]
     cot_error *error;
 } planner;
 
@@ -90,6 +91,14 @@ static bool add_stacked(planner *p, cot_convert_unit *u, const char *name)
            add_tensor(p->plan, u, name, length, "_scales", COT_U8, 3, (int64_t[]){experts, rows, groups});
 }
 
+/* Of GGUF: a vector, or those of all experts of a layer, gate's and up's numbers by turns. */
+static bool add_vector(planner *p, cot_convert_unit *u, const char *name, bool stacked)
+{
+    const int64_t shape[] = {u->matrices, u->across ? u->rows : u->columns};
+    return add_tensor(p->plan, u, name, strlen(name), "", u->format == COT_FORMAT_BF16 ? COT_BF16 : COT_F32,
+                      stacked ? 2 : 1, stacked ? shape : shape + 1);
+}
+
 static bool is_expert(cot_weight weight)
 {
     return weight >= COT_WEIGHT_EXPERT_GATE && weight <= COT_WEIGHT_EXPERT_DOWN;
@@ -143,10 +152,26 @@ static cot_status check_rounded(const planner *p, const cot_stored *stored, cot_
     return COT_OK;
 }
 
+/* What a weight that is not rounded becomes. */
+static cot_status find_format(planner *p, cot_format *format, const cot_stored *stored, cot_weight weight)
+{
+    *format = widened_format(weight);
+    if (!p->checkpoint->config.gguf) return COT_OK;
+    cot_format kept = COT_FORMAT_FP32;
+    const bool may = is_expert(weight) || *format == COT_FORMAT_BF16 || stored->storage == COT_STORAGE_PLAIN;
+    const cot_status status =
+        may ? cot_convert_keep_gguf(&kept, stored, p->config, weight, p->error) : COT_OK;
+    *format = kept;
+    if (kept != COT_FORMAT_FP32 || stored->storage == COT_STORAGE_PLAIN) return status;
+    p->plan->widened++;
+    p->plan->widened_bytes += (size_t)(stored->rows * stored->columns) * sizeof(float);
+    return status;
+}
+
 static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t expert)
 {
     planner *p = context;
-    const cot_config *config = &p->checkpoint->config;
+    const cot_config *config = p->config;
     const bool stacked = config->family->stacked && cot_weight_is_expert(weight);
     cot_stored stored;
     char name[COT_STORED_NAME];
@@ -156,20 +181,31 @@ static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t
     if (status == COT_OK && format != COT_FORMATS) status = check_rounded(p, &stored, weight);
     if (status != COT_OK) return status;
     cot_stored_name(name, config, weight, layer, expert, "");
-    if (format == COT_FORMATS && stored.storage == COT_STORAGE_PLAIN) return copy(p, &stored, name);
-    p->plan->widens_others |= format == COT_FORMATS && is_other_network(weight);
-    if (stacked && (expert || weight == COT_WEIGHT_EXPERT_UP))
+    const bool gguf = p->checkpoint->config.gguf;
+    if (format == COT_FORMATS && stored.storage == COT_STORAGE_PLAIN && !gguf) return copy(p, &stored, name);
+    p->plan->widens_others |= format == COT_FORMATS && is_other_network(weight) && !gguf;
+    cot_format own = format;
+    if (format == COT_FORMATS) status = find_format(p, &own, &stored, weight);
+    if (status != COT_OK) return status;
+    if (stacked && (expert || weight == COT_WEIGHT_EXPERT_UP || weight == COT_WEIGHT_EXPERT_UP_BIAS))
         return COT_OK; // are with the first, and with gate
     cot_convert_unit *u = new_unit(p->plan);
     if (!u) return fail_memory(p->error);
-    u->format = format == COT_FORMATS ? widened_format(weight) : format;
+    u->format = own;
+    u->kept = format == COT_FORMATS && own != COT_FORMAT_FP32 && own != COT_FORMAT_BF16;
     u->weight = weight;
     u->layer = layer;
     u->expert = expert;
     u->matrices = stacked ? config->gate.experts : 1;
-    u->paired = stacked && weight == COT_WEIGHT_EXPERT_GATE;
-    u->rows = stored.rows * (u->paired ? 2 : 1);
-    u->columns = stored.columns;
+    u->paired = stacked && (weight == COT_WEIGHT_EXPERT_GATE || weight == COT_WEIGHT_EXPERT_GATE_BIAS);
+    u->across = stored.rows == 1 && u->paired;
+    u->rows = (u->across ? stored.columns : stored.rows) * (u->paired ? 2 : 1);
+    u->columns = u->across ? 1 : stored.columns;
+    const bool turned =
+        gguf && config->family->gguf.pairs && (weight == COT_WEIGHT_Q || weight == COT_WEIGHT_K);
+    u->turned = turned ? config->head_dim : 0;
+    if (gguf && stored.rows == 1 && weight != COT_WEIGHT_SHARED_MIX)
+        return add_vector(p, u, name, stacked) ? COT_OK : fail_memory(p->error);
     return (stacked ? add_stacked(p, u, name) : add_matrix(p, u, name)) ? COT_OK : fail_memory(p->error);
 }
 
@@ -189,7 +225,12 @@ cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *c
         return cot_fail(error, COT_UNSUPPORTED, "of %s no folder is written: %s", config->family->model_type,
                         config->nested ? "it is a part of a model that does more than texts"
                                        : "its matrices lie together in tensors");
-    if (stacked && formats.experts != COT_FORMAT_MXFP4)
+    if (config->gguf && cot_shards_find(&checkpoint->shards, "rope_freqs.weight"))
+        return cot_fail(
+            error, COT_UNSUPPORTED,
+            "of a GGUF file with 'rope_freqs.weight' no folder is written: config.json has no words "
+            "for a divisor of each frequency");
+    if (stacked && formats.experts != COT_FORMAT_MXFP4 && formats.experts != COT_FORMATS)
         return cot_fail(error, COT_UNSUPPORTED, "%s has no layout of experts in %s (mxfp4 is one)",
                         config->family->model_type, cot_formats[formats.experts].name);
     if (stacked && (formats.attention != COT_FORMATS || formats.head != COT_FORMATS))
@@ -197,8 +238,10 @@ cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *c
                         config->family->model_type);
     if (config->tied_embeddings && formats.head != COT_FORMATS)
         return cot_fail(error, COT_UNSUPPORTED, "the head is the embedding, which is not rounded");
-    planner p = {plan, checkpoint, calloc(checkpoint->shards.tensor_count + 1, 1), error};
-    cot_status status = p.copied ? cot_weight_each(&checkpoint->config, &p, visit) : fail_memory(error);
+    cot_config written = *config;
+    written.gguf = false;
+    planner p = {plan, checkpoint, &written, calloc(checkpoint->shards.tensor_count + 1, 1), error};
+    cot_status status = p.copied ? cot_weight_each(&written, &p, visit) : fail_memory(error);
     free(p.copied);
     if (status == COT_OK)
         qsort(plan->units, plan->count, sizeof *plan->units, by_name);
@@ -216,8 +259,7 @@ void cot_convert_plan_clear(cot_convert_plan *plan)
     *plan = (cot_convert_plan){0};
 }
 
-/* Every matrix that a public reader would take for a quantised one, and that is none. */
-static json_t *ignored(const cot_convert_plan *plan, const cot_config *config)
+json_t *cot_convert_ignored(const cot_convert_plan *plan, const cot_config *config)
 {
     json_t *list = json_array();
     int failed = !list;
@@ -235,19 +277,18 @@ static json_t *ignored(const cot_convert_plan *plan, const cot_config *config)
     return NULL;
 }
 
-static const char *layout_of(cot_format format)
+const char *cot_convert_layout(cot_format format)
 {
     return format == COT_FORMAT_MXFP4 ? "mxfp4-pack-quantized" : "pack-quantized";
 }
 
-/* How matrices of modules that `targets` name are quantised; takes `targets`. Not 0: out of memory. */
-static int add_group(json_t *groups, json_t *targets, cot_format format)
+int cot_convert_add_group(json_t *groups, json_t *targets, cot_format format)
 {
     const bool mxfp4 = format == COT_FORMAT_MXFP4;
     const int64_t group = cot_format_group(format);
     char name[32];
     json_t *weights =
-        json_pack("{s:i, s:s, s:b, s:s, s:o, s:b}", "num_bits", cot_formats[format].bits, "type",
+        json_pack("{s:i, s:s, s:b, s:s, s:o, s:b}", "num_bits", cot_format_row_of(format)->bits, "type",
                   mxfp4 ? "float" : "int", "symmetric", true, "strategy", group ? "group" : "channel",
                   "group_size", group ? json_integer(group) : json_null(), "dynamic", false);
     if (mxfp4) json_object_set_new(weights, "scale_dtype", json_string("torch.uint8"));
@@ -255,7 +296,7 @@ static int add_group(json_t *groups, json_t *targets, cot_format format)
     return json_object_set_new(groups, name,
                                json_pack("{s:o, s:o, s:n, s:n, s:s}", "targets", targets, "weights", weights,
                                          "input_activations", "output_activations", "format",
-                                         layout_of(format)));
+                                         cot_convert_layout(format)));
 }
 
 /* Experts by the modules' names of each implementation that has others. */
@@ -273,18 +314,18 @@ static int add_groups(json_t *groups, const cot_convert_formats *f, const cot_co
 {
     int failed = 0;
     if (f->scheme == f->experts) {
-        failed |= add_group(groups, json_pack("[s]", "Linear"), f->scheme);
+        failed |= cot_convert_add_group(groups, json_pack("[s]", "Linear"), f->scheme);
     } else {
         json_t *targets = json_array();
         if (f->attention == f->scheme) json_array_append_new(targets, json_string("re:.*self_attn.*"));
         if (f->attention == f->scheme && config->state_layers)
             json_array_append_new(targets, json_string("re:.*linear_attn.*"));
         if (f->head == f->scheme) json_array_append_new(targets, json_string("lm_head"));
-        failed |= add_group(groups, targets, f->scheme);
+        failed |= cot_convert_add_group(groups, targets, f->scheme);
     }
     if (f->head != COT_FORMATS && f->head != f->scheme)
-        failed |= add_group(groups, json_pack("[s]", "lm_head"), f->head);
-    if (f->scheme != f->experts) failed |= add_group(groups, experts_targets(config), f->experts);
+        failed |= cot_convert_add_group(groups, json_pack("[s]", "lm_head"), f->head);
+    if (f->scheme != f->experts) failed |= cot_convert_add_group(groups, experts_targets(config), f->experts);
     return failed;
 }
 
@@ -295,9 +336,9 @@ json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config)
                          "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
                          "lm_head");
     const cot_convert_formats *f = &plan->formats;
-    const char *layout = layout_of(f->experts);
-    const bool mixed = strcmp(layout_of(f->scheme), layout) != 0 ||
-                       (f->head != COT_FORMATS && strcmp(layout_of(f->head), layout) != 0);
+    const char *layout = cot_convert_layout(f->experts);
+    const bool mixed = strcmp(cot_convert_layout(f->scheme), layout) != 0 ||
+                       (f->head != COT_FORMATS && strcmp(cot_convert_layout(f->head), layout) != 0);
     json_t *groups = json_object();
     if (add_groups(groups, f, config)) {
         json_decref(groups);
@@ -305,5 +346,5 @@ json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config)
     }
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:n}", "quant_method", "compressed-tensors", "format",
                      mixed ? "mixed-precision" : layout, "quantization_status", "compressed", "config_groups",
-                     groups, "ignore", ignored(plan, config), "kv_cache_scheme");
+                     groups, "ignore", cot_convert_ignored(plan, config), "kv_cache_scheme");
 }

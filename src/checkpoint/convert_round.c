@@ -38,11 +38,11 @@ static void put_codes(uint8_t *out, cot_format format, const int8_t *codes, int6
 static void put_scales(uint8_t *out, cot_dtype type, const float *scales, int64_t groups)
 {
     for (int64_t g = 0; g < groups; g++) {
-        const uint16_t half = cot_f32_to_bf16(scales[g]);
+        const uint16_t half = type == COT_F16 ? cot_f32_to_f16(scales[g]) : cot_f32_to_bf16(scales[g]);
         int exponent;
         if (type == COT_F32) {
             memcpy(out + 4 * g, &scales[g], 4);
-        } else if (type == COT_BF16) {
+        } else if (type == COT_BF16 || type == COT_F16) {
             memcpy(out + 2 * g, &half, 2);
         } else {
             (void)frexpf(scales[g], &exponent); // 2^(exponent - 1)
@@ -82,24 +82,83 @@ static void put_row(work *w, int64_t row, const float *x, int8_t *codes, float *
                cot_format_groups(format, columns));
 }
 
+/* The row that row r of the file becomes: of a head first the even ones, then the odd ones. */
+static int64_t row_of(const cot_convert_unit *u, int64_t r)
+{
+    if (!u->turned) return r;
+    const int64_t i = r % u->turned;
+    return r - i + i / 2 + i % 2 * (u->turned / 2);
+}
+
+/* Rows that lie in the file as they are written; they come to every `step`th row from `first` on, row0 to the first of them. */
+typedef struct taking {
+    work *w;
+    int64_t row0, first, step;
+} taking;
+
+static void take_kept(void *context, int64_t row, int64_t rows, const cot_pack_input *in)
+{
+    const taking *t = context;
+    const cot_convert_unit *u = t->w->unit;
+    const int64_t codes_bytes = cot_convert_code_bytes(u->format, u->columns),
+                  scales_bytes = cot_convert_scale_bytes(u->format, u->columns),
+                  groups = cot_format_groups(u->format, u->columns);
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t to = row_of(u, t->row0 + row + r) * t->step + t->first;
+        uint8_t *codes = t->w->codes + to * codes_bytes, *scales = t->w->scales + to * scales_bytes;
+        if (in->stored) {
+            memcpy(codes, in->stored->data + r * in->stored->stride, (size_t)codes_bytes);
+            memcpy(scales, in->stored->scales + r * in->stored->scale_stride, (size_t)scales_bytes);
+            continue;
+        }
+        int8_t *own = in->codes->codes + r * u->columns;
+        float *of_groups = in->codes->scales + r * groups;
+        for (int64_t g = 0; g < groups; g++) {
+            if (of_groups[g] != 0) continue; // readers refuse it: what it stands for is a group of zeros
+            of_groups[g] = 1;
+            memset(own + g * cot_format_group(u->format), 0, (size_t)cot_format_group(u->format));
+        }
+        put_codes(codes, u->format, own, u->columns);
+        put_scales(scales, cot_format_scale(u->format), of_groups, groups);
+    }
+}
+
+/* A piece whose codes and scales stay what they are; and one whose numbers are rounded, or written as they are. */
+static cot_status keep_rows(work *w, const cot_weight_piece *piece, int64_t first, int64_t step,
+                            cot_error *error)
+{
+    taking t = {w, piece->row0, first, step};
+    return cot_checkpoint_hand_on(w->checkpoint, piece, w->unit->format, take_kept, &t, error);
+}
+
+static cot_status read_rows(work *w, const cot_weight_piece *piece, int64_t first, int64_t step,
+                            cot_error *error)
+{
+    const cot_convert_unit *u = w->unit;
+    const int64_t groups = cot_format_groups(u->format, u->columns), row0 = piece->row0, rows = piece->rows;
+    float *x = malloc((size_t)(rows * u->columns) * sizeof *x),
+          *scales = malloc((size_t)(groups + 1) * sizeof *scales);
+    int8_t *codes = malloc((size_t)u->columns);
+    cot_status status = COT_OK;
+    if (!x || !scales || !codes)
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to round weights");
+    const cot_weight_piece vector = {piece->weight, piece->layer, piece->expert, 0, 1, row0, rows};
+    if (status == COT_OK) status = cot_checkpoint_read(w->checkpoint, u->across ? &vector : piece, x, error);
+    for (int64_t r = 0; status == COT_OK && r < rows; r++)
+        put_row(w, row_of(u, row0 + r) * step + first, x + r * u->columns, codes, scales);
+    free(x), free(scales), free(codes);
+    return status;
+}
+
 /* Rows [row0, row0 + rows) of one of the unit's weights, which come to every `step`th row from `first` on. */
 static cot_status round_rows(work *w, cot_weight weight, int64_t row0, int64_t rows, int64_t first,
                              int64_t step)
 {
     const cot_convert_unit *u = w->unit;
-    const int64_t groups = cot_format_groups(u->format, u->columns);
-    float *x = malloc((size_t)(rows * u->columns) * sizeof *x),
-          *scales = malloc((size_t)(groups + 1) * sizeof *scales);
-    int8_t *codes = malloc((size_t)u->columns);
-    cot_error error = {0};
-    cot_status status = COT_OK;
-    if (!x || !scales || !codes)
-        status = cot_fail(&error, COT_OUT_OF_MEMORY, "out of memory to round weights");
     const cot_weight_piece piece = {weight, u->layer, w->expert, row0, rows, 0, u->columns};
-    if (status == COT_OK) status = cot_checkpoint_read(w->checkpoint, &piece, x, &error);
-    for (int64_t r = 0; status == COT_OK && r < rows; r++)
-        put_row(w, (row0 + r) * step + first, x + r * u->columns, codes, scales);
-    free(x), free(scales), free(codes);
+    cot_error error = {0};
+    const cot_status status =
+        u->kept ? keep_rows(w, &piece, first, step, &error) : read_rows(w, &piece, first, step, &error);
     if (status != COT_OK) {
         pthread_mutex_lock(&w->mutex);
         if (w->first.status == COT_OK) w->first = error;

@@ -341,31 +341,46 @@ static void divide_frequencies(translation *t, cot_config *config, const cot_sha
     }
 }
 
+/* `architecture` is what t->architecture points to. */
+static void translate(translation *t, char architecture[KEY], const cot_shards *shards)
+{
+    find_family(t, architecture);
+    if (t->status == COT_OK && !(t->config = json_loads(t->family->gguf.config, 0, NULL)))
+        refuse(t, COT_OUT_OF_MEMORY, "out of memory");
+    if (t->status != COT_OK) return;
+    put(t, "architectures", json_pack("[s]", cot_family_architecture(t->family)));
+    put_sizes(t);
+    put_vocabulary(t);
+    put_tokens(t);
+    if (t->family->attention == COT_ATTENTION_MLA)
+        put_mla(t);
+    else
+        put_gqa(t);
+    put_gate(t);
+    put_rope(t);
+    put_parts(t, shards);
+    put(t, "rms_norm_eps", json_real(number(t, "attention.layer_norm_rms_epsilon", (double)COT_REQUIRED)));
+    put(t, "tie_word_embeddings", json_boolean(!cot_shards_find(shards, "output.weight")));
+}
+
+cot_status cot_config_tell_gguf(json_t **told, const cot_shards *shards, const char *name, cot_error *error)
+{
+    char architecture[KEY] = "";
+    translation t = {.file = &shards->parts[0], .name = name, .error = error};
+    translate(&t, architecture, shards);
+    if (t.status == COT_OK) put(&t, "model_type", json_string(t.family->model_type));
+    *told = t.status == COT_OK ? t.config : NULL;
+    if (!*told) json_decref(t.config);
+    return t.status;
+}
+
 cot_status cot_config_of_gguf(cot_config *config, const cot_shards *shards, const char *name,
                               cot_error *error)
 {
     char architecture[KEY] = "";
     translation t = {.file = &shards->parts[0], .name = name, .error = error};
     *config = (cot_config){0};
-    find_family(&t, architecture);
-    if (t.status == COT_OK && !(t.config = json_loads(t.family->gguf.config, 0, NULL)))
-        refuse(&t, COT_OUT_OF_MEMORY, "out of memory");
-    if (t.status == COT_OK) {
-        put(&t, "architectures", json_pack("[s]", cot_family_architecture(t.family)));
-        put_sizes(&t);
-        put_vocabulary(&t);
-        put_tokens(&t);
-        if (t.family->attention == COT_ATTENTION_MLA)
-            put_mla(&t);
-        else
-            put_gqa(&t);
-        put_gate(&t);
-        put_rope(&t);
-        put_parts(&t, shards);
-        put(&t, "rms_norm_eps",
-            json_real(number(&t, "attention.layer_norm_rms_epsilon", (double)COT_REQUIRED)));
-        put(&t, "tie_word_embeddings", json_boolean(!cot_shards_find(shards, "output.weight")));
-    }
+    translate(&t, architecture, shards);
     if (t.status == COT_OK) t.status = cot_config_resolve(config, t.config, NULL, name, error);
     if (t.status == COT_OK) {
         config->gguf = true;

@@ -8,5 +8,7 @@
  * type or no number), UNSUPPORTED (no model that is run: which one, by name), OUT_OF_MEMORY. On failure `*config` is empty. */
 cot_status cot_config_of_gguf(cot_config *config, const cot_shards *shards, const char *name,
                               cot_error *error);
+/* The same words themselves, as config.json has them. Errors: the same. */
+cot_status cot_config_tell_gguf(json_t **told, const cot_shards *shards, const char *name, cot_error *error);
 
 #endif

@@ -203,8 +203,10 @@ static cot_status list_tokens(cot_vocab_token **out, size_t *count, const cot_gg
     return COT_OK;
 }
 
+/* *told, unless NULL: what is loaded beside vocabulary and merges. */
 static cot_status load_tokens(cot_tokenizer *t, const cot_gguf *file, const cot_vocab_token *tokens,
-                              size_t count, const char *name, const struct pre *pre, cot_error *error)
+                              size_t count, const char *name, const struct pre *pre, json_t **told,
+                              cot_error *error)
 {
     int64_t begin, end, unknown = -1;
     cot_status status = find_token(&begin, file, "bos_token_id", count, error);
@@ -213,11 +215,11 @@ static cot_status load_tokens(cot_tokenizer *t, const cot_gguf *file, const cot_
     if (status != COT_OK) return status;
     if (!is_true(file, "add_bos_token", !pre || pre->begins)) begin = -1;
     if (!is_true(file, "add_eos_token", false)) end = -1;
-    if (!pre)
-        return cot_tokenizer_load_pieces(
-            t, tokens, count,
-            &(cot_tokenizer_pieces){unknown, begin, end, is_true(file, "add_space_prefix", true), false},
-            error);
+    const cot_tokenizer_pieces pieces = {unknown, begin, end, is_true(file, "add_space_prefix", true), false};
+    if (told)
+        *told = pre ? cot_tokenizer_tell_bytes(tokens, count, name, begin, end)
+                    : cot_tokenizer_tell_pieces(tokens, count, &pieces);
+    if (!pre) return cot_tokenizer_load_pieces(t, tokens, count, &pieces, error);
     status = cot_vocab_load_listed(&t->vocab, tokens, count, error);
     if (status == COT_OK) status = load_merges(&t->bpe, &t->vocab, file, error);
     if (status != COT_OK) return status;
@@ -227,7 +229,7 @@ static cot_status load_tokens(cot_tokenizer *t, const cot_gguf *file, const cot_
     return status == COT_OK ? cot_tokenizer_load_bytes(t, tokens, count, name, begin, end, error) : status;
 }
 
-static cot_status load(cot_tokenizer *t, const cot_gguf *file, cot_error *error)
+static cot_status load(cot_tokenizer *t, const cot_gguf *file, json_t **told, cot_error *error)
 {
     char model[80], name[80];
     cot_vocab_token *tokens = NULL;
@@ -246,12 +248,12 @@ static cot_status load(cot_tokenizer *t, const cot_gguf *file, cot_error *error)
         return cot_fail(error, COT_UNSUPPORTED, "how tokenizer.ggml.pre '%.60s' cuts words is not known",
                         name);
     status = list_tokens(&tokens, &count, file, pieces, error);
-    if (status == COT_OK) status = load_tokens(t, file, tokens, count, name, pre, error);
+    if (status == COT_OK) status = load_tokens(t, file, tokens, count, name, pre, told, error);
     free(tokens);
     return status;
 }
 
-cot_status cot_tokenizer_open_gguf(cot_tokenizer **out, const char *path, cot_error *error)
+static cot_status open_told(cot_tokenizer **out, json_t **told, const char *path, cot_error *error)
 {
     cot_gguf file;
     cot_error why = {.message = "out of memory"};
@@ -259,7 +261,7 @@ cot_status cot_tokenizer_open_gguf(cot_tokenizer **out, const char *path, cot_er
     cot_status status = cot_gguf_open(&file, path, error);
     if (status != COT_OK) return status;
     cot_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
-    status = tokenizer ? load(tokenizer, &file, &why) : COT_OUT_OF_MEMORY;
+    status = tokenizer ? load(tokenizer, &file, told, &why) : COT_OUT_OF_MEMORY;
     cot_gguf_close(&file);
     if (status == COT_OK) {
         *out = tokenizer;
@@ -267,4 +269,20 @@ cot_status cot_tokenizer_open_gguf(cot_tokenizer **out, const char *path, cot_er
     }
     cot_tokenizer_close(tokenizer);
     return cot_fail(error, status, "cannot read the tokenizer of '%s': %s", path, why.message);
+}
+
+cot_status cot_tokenizer_open_gguf(cot_tokenizer **tokenizer, const char *path, cot_error *error)
+{
+    return open_told(tokenizer, NULL, path, error);
+}
+
+cot_status cot_tokenizer_tell_gguf(json_t **told, const char *path, cot_error *error)
+{
+    cot_tokenizer *tokenizer;
+    json_t *parts = NULL;
+    cot_status status = open_told(&tokenizer, &parts, path, error);
+    *told = status == COT_OK ? cot_tokenizer_tell(tokenizer, parts) : NULL;
+    json_decref(parts);
+    cot_tokenizer_close(tokenizer);
+    return status == COT_OK && !*told ? cot_fail(error, COT_OUT_OF_MEMORY, "out of memory") : status;
 }

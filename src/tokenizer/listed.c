@@ -114,12 +114,18 @@ json_t *cot_template_listed(int64_t begin, int64_t end)
 
 /* ---- byte-level BPE ---- */
 
+json_t *cot_tokenizer_tell_bytes(const cot_vocab_token *tokens, size_t count, const char *pre, int64_t begin,
+                                 int64_t end)
+{
+    return json_pack("{s:o, s:o, s:o, s:{s:s}}", "added_tokens", cot_added_listed(tokens, count),
+                     "post_processor", cot_template_listed(begin, end), "pre_tokenizer",
+                     cot_pretokenizer_named(pre), "decoder", "type", "ByteLevel");
+}
+
 cot_status cot_tokenizer_load_bytes(cot_tokenizer *t, const cot_vocab_token *tokens, size_t count,
                                     const char *pre, int64_t begin, int64_t end, cot_error *error)
 {
-    json_t *root = json_pack("{s:o, s:o, s:o, s:{s:s}}", "added_tokens", cot_added_listed(tokens, count),
-                             "post_processor", cot_template_listed(begin, end), "pre_tokenizer",
-                             cot_pretokenizer_named(pre), "decoder", "type", "ByteLevel");
+    json_t *root = cot_tokenizer_tell_bytes(tokens, count, pre, begin, end);
     const cot_status status =
         root ? cot_tokenizer_load_parts(t, root, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     json_decref(root);
@@ -182,6 +188,14 @@ static json_t *marks_to_spaces(bool prefix)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
+json_t *cot_tokenizer_tell_pieces(const cot_vocab_token *tokens, size_t count,
+                                  const cot_tokenizer_pieces *pieces)
+{
+    return json_pack("{s:o, s:o, s:o, s:o}", "added_tokens", cot_added_listed(tokens, count),
+                     "post_processor", cot_template_listed(pieces->begin, pieces->end), "decoder",
+                     marks_to_spaces(pieces->prefix), "normalizer", spaces_to_marks(pieces->prefix));
+}
+
 cot_status cot_tokenizer_load_pieces(cot_tokenizer *t, const cot_vocab_token *tokens, size_t count,
                                      const cot_tokenizer_pieces *pieces, cot_error *error)
 {
@@ -196,9 +210,7 @@ cot_status cot_tokenizer_load_pieces(cot_tokenizer *t, const cot_vocab_token *to
     t->bpe.byte_fallback = t->bpe.fuse_unknown = true;
     status = cot_bpe_finish(&t->bpe, &t->vocab, error);
     if (status != COT_OK) return status;
-    json_t *root = json_pack("{s:o, s:o, s:o, s:o}", "added_tokens", cot_added_listed(tokens, count),
-                             "post_processor", cot_template_listed(pieces->begin, pieces->end), "decoder",
-                             marks_to_spaces(pieces->prefix), "normalizer", spaces_to_marks(pieces->prefix));
+    json_t *root = cot_tokenizer_tell_pieces(tokens, count, pieces);
     status =
         root ? cot_tokenizer_load_parts(t, root, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     json_decref(root);

@@ -54,6 +54,12 @@ typedef struct cot_tokenizer_pieces {
 } cot_tokenizer_pieces;
 cot_status cot_tokenizer_load_pieces(cot_tokenizer *tokenizer, const cot_vocab_token *tokens, size_t count,
                                      const cot_tokenizer_pieces *pieces, cot_error *error);
+/* What cot_tokenizer_load_pieces and cot_tokenizer_load_bytes load beside vocabulary and merges, in the words of tokenizer.json; NULL when out of
+ * memory. */
+json_t *cot_tokenizer_tell_pieces(const cot_vocab_token *tokens, size_t count,
+                                  const cot_tokenizer_pieces *pieces);
+json_t *cot_tokenizer_tell_bytes(const cot_vocab_token *tokens, size_t count, const char *pre, int64_t begin,
+                                 int64_t end);
 
 /* A JSON object of a folder, an empty one where there is no such file. Errors: MALFORMED, IO, OUT_OF_MEMORY. */
 cot_status cot_tokenizer_read_json(json_t **out, const char *folder, const char *name, cot_error *error);

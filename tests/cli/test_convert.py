@@ -289,7 +289,9 @@ class Convert(unittest.TestCase):
         self.assertIn("config.json", run("convert", self.folder, "-o", out, fails=1))
         self.assertIn("No such file", run("convert", TINY, "-o", out / "deeper", fails=1))
         self.assertIn("-o FOLDER", run("convert", TINY, fails=2))
-        self.assertIn("int4, int8", run("convert", TINY, "-o", out, "--weights", "bf16", fails=2))
+        self.assertIn("int4, int8", run("convert", TINY, "-o", out, "--weights", "fp8", fails=2))
+        self.assertIn("but of a GGUF file", run("convert", TINY, "-o", out, "--weights", "bf16", fails=1))
+        self.assertIn("nothing to convert", run("convert", TINY, "-o", out, "--weights", "as-stored", fails=1))
         full = subprocess.run(["bash", "-c", 'ulimit -f 2000; "$0" convert "$1" -o "$2"', PROGRAM, TINY, out],
                               capture_output=True, text=True)
         self.assertEqual((full.returncode, full.stderr.count("\n")), (1, 1), full.stderr)

@@ -51,11 +51,50 @@ class Gguf(unittest.TestCase):
         said = run("tokenize", GOLDEN / "arch/olmoe.gguf", "--messages", "-", text='[{"role": "user", "content": "hi"}]')
         self.assertEqual(said.stdout.decode().rstrip("\n"), "<|bos|>user: hi\nassistant: ")
 
+    def test_folders(self):
+        """A folder that is made of a file runs, answers and counts tokens as the file does; and what it is in."""
+        row = json.loads((GOLDEN / "arch/greedy.jsonl").read_text().splitlines()[0])
+        chat = "tokenize", "--messages", "-"
+        for name, types in [("arch/olmoe", {"F32"}), ("arch/mixtral", {"BF16", "F32"}), ("arch/gpt-oss", {"BF16", "F32", "U8"}),
+                            ("quant/qwen3moe-Q8_0", {"F16", "F32", "I32", "I64"}),
+                            ("quant/qwen3moe-MXFP4_MOE", {"F16", "F32", "I32", "I64", "U8"})]:
+            with tempfile.TemporaryDirectory() as folder:
+                file, made = GOLDEN / f"{name}.gguf", pathlib.Path(folder) / "made"
+                done = run("convert", file, "-o", made)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                header = (made / "model.safetensors").read_bytes()
+                tensors = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
+                self.assertEqual({t["dtype"] for n, t in tensors.items() if n != "__metadata__"}, types, name)
+                words = "-p", row["prompt"], "-n", 12, "--precision", "fp32", "--ranks", 2
+                told = [run("run", model, *words) for model in (file, made)]
+                self.assertEqual(told[0].stdout, told[1].stdout, told[1].stderr)
+                chats = [run(*chat[:1], model, *chat[1:], text='[{"role": "user", "content": "hi"}]') for model in (file, made)]
+                self.assertEqual((chats[0].returncode, chats[0].stdout), (chats[1].returncode, chats[1].stdout), chats[1].stderr)
+
+    def test_rounded(self):
+        """In bf16 all that was in blocks takes two bytes, and int4 is what rounding at load makes of the file."""
+        file = GOLDEN / "quant/qwen3moe-Q4_K_M.gguf"
+        with tempfile.TemporaryDirectory() as folder:
+            sizes = {}
+            for weights in ("as-stored", "bf16", "int4"):
+                made = pathlib.Path(folder) / weights
+                self.assertEqual(run("convert", file, "-o", made, "--weights", weights).returncode, 0)
+                sizes[weights] = (made / "model.safetensors").stat().st_size
+                as_loaded = "--weights", weights, "--weights-attention", "int8" if weights == "int4" else weights, "--weights-head", "fp32"
+                words = "-p", "The", "-n", 12, "--precision", "fp32" if weights != "bf16" else "bf16", "--ranks", 1
+                if weights == "int4":
+                    self.assertEqual(run("run", made, *words).stdout, run("run", file, *words, *as_loaded).stdout)
+                else:
+                    self.assertEqual(run("run", made, *words).returncode, 0)
+            self.assertGreater(sizes["as-stored"], 1.3 * sizes["bf16"])
+            self.assertGreater(sizes["bf16"], 1.2 * sizes["int4"])
+
     def test_refusals(self):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "out"
             for words, says in [
-                (("convert", GOLDEN / "arch/olmoe.gguf", "-o", out), "is GGUF, of which no folder is written"),
+                (("convert", GOLDEN / "arch/mixtral-llama3.gguf", "-o", out), "'rope_freqs.weight' no folder is written"),
+                (("convert", GOLDEN / "bad/cut-data.gguf", "-o", out), "cut off?"),
                 (("run", GOLDEN / "bad/cut-data.gguf", "-p", "x"), "cut off?"),
                 (("tokenize", GOLDEN / "bad/pre-unknown.gguf", "x"), "'nonesuch' cuts words is not known"),
             ]:

@@ -4,10 +4,13 @@
 #include "harness/engine/answers.h"
 #include "harness/engine/golden.h"
 #include "harness/refused.h"
+#include "harness/scratch.h"
 
+#include "checkpoint/stored.h"
 #include "coterie/model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define GGUF COT_SHARED "/golden/gguf/"
@@ -28,58 +31,170 @@ static void run(const char *file, const char *config, const char *expected, bool
     answers_close(&a);
 }
 
+static const char *const architectures[][2] = {
+    {"arch/mixtral", "mixtral"},
+    {"arch/mixtral-llama3", "gguf/hub/mixtral-llama3"},
+    {"arch/olmoe", "olmoe"},
+    {"arch/qwen2moe", "gguf/hub/qwen2-moe"},
+    {"arch/qwen2moe-qkv", "gguf/hub/qwen2-moe"},
+    {"arch/qwen3moe", "qwen3-moe"},
+    {"arch/qwen3moe-yarn-tied", "gguf/hub/qwen3-moe-yarn-tied"},
+    {"arch/deepseek-v2", "deepseek-v2"},
+    {"arch/deepseek-v2-lite", "deepseek-v2-lite"},
+    {"arch/deepseek-v2-lite-27", "gguf/hub/deepseek-v2-lite-27"},
+    {"arch/deepseek-v2-lite-27-kv_b-gate_up", "gguf/hub/deepseek-v2-lite-27"},
+    {"arch/deepseek-v3", "deepseek-v3"},
+    {"arch/gpt-oss", "gpt-oss"},
+    {"arch/glm4moe", "gguf/hub/glm4-moe"},
+    {"arch/minimax-m2", "gguf/hub/minimax-m2"},
+    {"container/parts-00001-of-00003", "gguf/hub/qwen3-moe-yarn-tied"},
+    {"container/first-empty-00001-of-00003", "gguf/hub/qwen3-moe-yarn-tied"},
+    {"container/alignment-8", "gguf/hub/qwen3-moe-yarn-tied"},
+    {"container/alignment-256", "gguf/hub/qwen3-moe-yarn-tied"},
+    {"container/version-2", "gguf/hub/qwen3-moe-yarn-tied"},
+    {"container/types", "gguf/hub/qwen3-moe-yarn-tied"},
+};
+
+static const char *const types[][2] = {
+    {"qwen3moe", "Q8_0"},        {"qwen3moe", "MXFP4_MOE"},     {"qwen3moe", "Q2_K"},
+    {"qwen3moe", "Q3_K_M"},      {"qwen3moe", "Q4_K_M"},        {"qwen3moe", "Q5_K_M"},
+    {"qwen3moe", "Q6_K"},        {"qwen3moe", "IQ4_XS"},        {"qwen3moe-narrow", "Q4_K_M"},
+    {"qwen3moe-narrow", "Q4_0"}, {"qwen3moe-narrow", "Q4_1"},   {"qwen3moe-narrow", "Q5_0"},
+    {"qwen3moe-narrow", "Q5_1"}, {"qwen3moe-narrow", "IQ4_NL"}, {"olmoe", "mosaic"},
+};
+
+/* A file, the hub's config.json of its shape, and its answers. */
+struct paths {
+    char file[600], config[600], expected[600];
+};
+
+static struct paths of_architecture(size_t f)
+{
+    struct paths p;
+    snprintf(p.file, sizeof p.file, GGUF "%s.gguf", architectures[f][0]);
+    snprintf(p.config, sizeof p.config, COT_SHARED "/golden/%s/config.json", architectures[f][1]);
+    snprintf(p.expected, sizeof p.expected, COT_SHARED "/golden/%s/expected.safetensors",
+             architectures[f][1]);
+    return p;
+}
+
+static struct paths of_type(size_t f)
+{
+    struct paths p;
+    snprintf(p.file, sizeof p.file, GGUF "quant/%s-%s.gguf", types[f][0], types[f][1]);
+    snprintf(p.config, sizeof p.config, GGUF "quant/%s.config.json", types[f][0]);
+    snprintf(p.expected, sizeof p.expected, GGUF "quant/%s-%s.safetensors", types[f][0], types[f][1]);
+    return p;
+}
+
 static void every_architecture(void **state)
 {
     (void)state;
-    static const char *const files[][2] = {
-        {"arch/mixtral", "mixtral"},
-        {"arch/mixtral-llama3", "gguf/hub/mixtral-llama3"},
-        {"arch/olmoe", "olmoe"},
-        {"arch/qwen2moe", "gguf/hub/qwen2-moe"},
-        {"arch/qwen2moe-qkv", "gguf/hub/qwen2-moe"},
-        {"arch/qwen3moe", "qwen3-moe"},
-        {"arch/qwen3moe-yarn-tied", "gguf/hub/qwen3-moe-yarn-tied"},
-        {"arch/deepseek-v2", "deepseek-v2"},
-        {"arch/deepseek-v2-lite", "deepseek-v2-lite"},
-        {"arch/deepseek-v2-lite-27", "gguf/hub/deepseek-v2-lite-27"},
-        {"arch/deepseek-v2-lite-27-kv_b-gate_up", "gguf/hub/deepseek-v2-lite-27"},
-        {"arch/deepseek-v3", "deepseek-v3"},
-        {"arch/gpt-oss", "gpt-oss"},
-        {"arch/glm4moe", "gguf/hub/glm4-moe"},
-        {"arch/minimax-m2", "gguf/hub/minimax-m2"},
-        {"container/parts-00001-of-00003", "gguf/hub/qwen3-moe-yarn-tied"},
-        {"container/first-empty-00001-of-00003", "gguf/hub/qwen3-moe-yarn-tied"},
-        {"container/alignment-8", "gguf/hub/qwen3-moe-yarn-tied"},
-        {"container/alignment-256", "gguf/hub/qwen3-moe-yarn-tied"},
-        {"container/version-2", "gguf/hub/qwen3-moe-yarn-tied"},
-        {"container/types", "gguf/hub/qwen3-moe-yarn-tied"},
-    };
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
-        char file[600], config[600], expected[600];
-        snprintf(file, sizeof file, GGUF "%s.gguf", files[f][0]);
-        snprintf(config, sizeof config, COT_SHARED "/golden/%s/config.json", files[f][1]);
-        snprintf(expected, sizeof expected, COT_SHARED "/golden/%s/expected.safetensors", files[f][1]);
-        run(file, config, expected, !strncmp(files[f][0], "container", 9));
+    for (size_t f = 0; f < sizeof architectures / sizeof *architectures; f++) {
+        const struct paths p = of_architecture(f);
+        run(p.file, p.config, p.expected, !strncmp(architectures[f][0], "container", 9));
     }
 }
 
 static void every_type(void **state)
 {
     (void)state;
-    static const char *const files[][2] = {
-        {"qwen3moe", "Q8_0"},        {"qwen3moe", "MXFP4_MOE"},     {"qwen3moe", "Q2_K"},
-        {"qwen3moe", "Q3_K_M"},      {"qwen3moe", "Q4_K_M"},        {"qwen3moe", "Q5_K_M"},
-        {"qwen3moe", "Q6_K"},        {"qwen3moe", "IQ4_XS"},        {"qwen3moe-narrow", "Q4_K_M"},
-        {"qwen3moe-narrow", "Q4_0"}, {"qwen3moe-narrow", "Q4_1"},   {"qwen3moe-narrow", "Q5_0"},
-        {"qwen3moe-narrow", "Q5_1"}, {"qwen3moe-narrow", "IQ4_NL"}, {"olmoe", "mosaic"},
-    };
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
-        char file[600], config[600], expected[600];
-        snprintf(file, sizeof file, GGUF "quant/%s-%s.gguf", files[f][0], files[f][1]);
-        snprintf(config, sizeof config, GGUF "quant/%s.config.json", files[f][0]);
-        snprintf(expected, sizeof expected, GGUF "quant/%s-%s.safetensors", files[f][0], files[f][1]);
-        run(file, config, expected, false);
+    for (size_t f = 0; f < sizeof types / sizeof *types; f++) {
+        const struct paths p = of_type(f);
+        run(p.file, p.config, p.expected, false);
     }
+}
+
+/* Weights that a folder made of a file holds are the file's numbers, in whatever form. */
+static void expect_same_weights(const char *file, const char *folder)
+{
+    cot_checkpoint *of_file, *of_folder;
+    char *notes;
+    cot_error error;
+    if (cot_checkpoint_open(&of_file, file, &notes, &error) != COT_OK) fail_msg("%s", error.message);
+    free(notes);
+    if (cot_checkpoint_open(&of_folder, folder, &notes, &error) != COT_OK) fail_msg("%s", error.message);
+    free(notes);
+    const cot_config *c = cot_checkpoint_config(of_folder);
+    for (int w = 0; w < COT_WEIGHTS; w++)
+        for (int64_t l = 0; l < (cot_weight_is_layered((cot_weight)w) ? c->layers : 1); l++) {
+            int64_t rows, columns;
+            cot_weight_shape(c, (cot_weight)w, l, &rows, &columns);
+            const int64_t experts = cot_weight_is_expert((cot_weight)w) ? c->gate.experts : 1;
+            float *x = malloc((size_t)(rows * columns + 1) * sizeof *x),
+                  *y = malloc((size_t)(rows * columns + 1) * sizeof *y);
+            const bool turned = c->family->gguf.pairs && (w == COT_WEIGHT_Q || w == COT_WEIGHT_K);
+            for (int64_t e = 0; rows && e < experts; e++) {
+                const cot_weight_piece piece = {(cot_weight)w, l, e, 0, rows, 0, columns};
+                if (cot_checkpoint_read(of_file, &piece, x, &error) != COT_OK ||
+                    cot_checkpoint_read(of_folder, &piece, y, &error) != COT_OK)
+                    fail_msg("%s", error.message);
+                for (int64_t i = 0; i < rows * columns; i++) { // 2 i of a head was i, 2 i + 1 was d / 2 + i
+                    const int64_t r = i / columns, in_head = r % c->head_dim, d = c->head_dim,
+                                  from = turned ? r - in_head + in_head % (d / 2) * 2 + in_head / (d / 2) : r;
+                    if (x[from * columns + i % columns] != y[i])
+                        fail_msg("%s, %s of layer %d, expert %d: element %d is %g, was %g", file,
+                                 cot_weight_name((cot_weight)w), (int)l, (int)e, (int)i, (double)y[i],
+                                 (double)x[from * columns + i % columns]);
+                }
+            }
+            free(x), free(y);
+        }
+    cot_checkpoint_close(of_file);
+    cot_checkpoint_close(of_folder);
+}
+
+static void expect_folder(scratch_pad *pad, const struct paths *p)
+{
+    char folder[512];
+    char *notes;
+    cot_error error;
+    cot_model_convert_options options;
+    snprintf(folder, sizeof folder, "%s/folder", pad->path);
+    cot_model_convert_options_init(&options);
+    if (cot_model_convert(p->file, folder, &options, &notes, &error) != COT_OK)
+        fail_msg("%s: %s", p->file, error.message);
+    free(notes);
+    expect_same_weights(p->file, folder);
+    struct answers a;
+    if (!answers_open_of(&a, folder, p->config, p->expected)) fail_msg("'%s' is missing", p->expected);
+    answers_compare(&a, &(struct setting){.ranks = 2, .attention = "dp", .kv_tokens = 256});
+    answers_compare(&a, &(struct setting){.ranks = 1, .attention = "tp", .kv_tokens = 256});
+    answers_close(&a);
+    remove_tree(folder);
+}
+
+/* A folder that `convert` makes of a file has its numbers, to the bit, and gives its answers. */
+static void folders_of_files(void **state)
+{
+    for (size_t f = 0; f < sizeof architectures / sizeof *architectures; f++) {
+        const struct paths p = of_architecture(f);
+        if (strcmp(architectures[f][0], "arch/mixtral-llama3") != 0) expect_folder(*state, &p);
+    }
+    for (size_t f = 0; f < sizeof types / sizeof *types; f++) {
+        const struct paths p = of_type(f);
+        expect_folder(*state, &p);
+    }
+}
+
+static void expect_no_folder(scratch_pad *pad, const char *file, const char *weights, const char *says)
+{
+    cot_error error;
+    cot_model_convert_options options;
+    const char *folder = in_scratch(pad, "refused");
+    cot_model_convert_options_init(&options);
+    options.weights = weights;
+    assert_refused(cot_model_convert(file, folder, &options, NULL, &error), &error, says);
+    assert_false(folder_exists(folder));
+}
+
+static void what_no_folder_holds(void **state)
+{
+    expect_no_folder(*state, GGUF "arch/mixtral-llama3.gguf", NULL, "rope_freqs.weight");
+    expect_no_folder(*state, GGUF "quant/qwen3moe-narrow-NVFP4.gguf", NULL, "NVFP4");
+    expect_no_folder(*state, GGUF "arch/gpt-oss.gguf", "int4", "has no layout of experts in int4");
+    expect_no_folder(*state, GGUF "quant/qwen3moe-Q8_0.gguf", "int8", "in int8 already");
+    expect_no_folder(*state, GGUF "arch/olmoe.gguf", "int5", "no checkpoint is written in 'int5'");
 }
 
 /* Weights take no more memory than their file; gates of four experts are packed as those of 32. */
@@ -129,8 +244,9 @@ static void types_that_are_not_read(void **state)
 int main(void)
 {
     if (golden_absent("golden answers of GGUF files")) return SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_architecture), cmocka_unit_test(every_type),
-                                       cmocka_unit_test(memory_is_the_files),
-                                       cmocka_unit_test(types_that_are_not_read)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_architecture),  cmocka_unit_test(every_type),
+        cmocka_unit_test(memory_is_the_files), cmocka_unit_test(types_that_are_not_read),
+        cmocka_unit_test(folders_of_files),    cmocka_unit_test(what_no_folder_holds)};
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -2,11 +2,14 @@
 #include "harness/cmocka.h"
 
 #include "coterie/tokenizer.h"
+#include "base/rng.h"
 #include "harness/engine/golden.h"
 #include "harness/gguf.h"
 #include "harness/refused.h"
 #include "harness/scratch.h"
 #include "harness/seed.h"
+#include "tokenizer/parts.h"
+#include "tokenizer/utf8.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -30,7 +33,7 @@ static void expect_ids(const char *name, int line, const char *what, const json_
     fail_msg("%s, line %d: other %s", name, line, what);
 }
 
-static void check_line(const cot_tokenizer *t, const char *name, int line, const json_t *row)
+static void check_line(const cot_tokenizer *t, const char *name, bool back_too, int line, const json_t *row)
 {
     const json_t *text = json_object_get(row, "text"), *hub = json_object_get(row, "ids_hub"),
                  *plain = json_object_get(row, "ids"), *parsed = json_object_get(row, "ids_parsed");
@@ -43,7 +46,7 @@ static void check_line(const cot_tokenizer *t, const char *name, int line, const
     char *back;
     size_t back_bytes;
     assert_int_equal(cot_tokenizer_decode(t, &back, &back_bytes, ids, count, false, &error), COT_OK);
-    if (strncmp(name, "llama-spm", 9) != 0 && strcmp(name, "real-llama-spm") != 0) {
+    if (back_too && strncmp(name, "llama-spm", 9) != 0 && strcmp(name, "real-llama-spm") != 0) {
         if (back_bytes != length || memcmp(back, bytes, length) != 0) // others put spaces before texts
             fail_msg("%s, line %d: comes back as '%s'", name, line, back);
     }
@@ -62,24 +65,98 @@ static void check_line(const cot_tokenizer *t, const char *name, int line, const
     free(ids), free(own);
 }
 
-static void check_vocabulary(const char *name, const char *model)
+static void check_lines(const cot_tokenizer *t, const char *name, bool back_too)
 {
     char path[600], line[1 << 16];
-    cot_tokenizer *t;
     int lines = 0;
-    if (cot_tokenizer_open(&t, model, &error) != COT_OK) fail_msg("%s", error.message);
     snprintf(path, sizeof path, VOCAB "%s.jsonl", name);
     FILE *rows = fopen(path, "r");
     assert_non_null(rows);
     while (fgets(line, sizeof line, rows)) {
         json_t *row = json_loads(line, JSON_ALLOW_NUL, NULL);
         assert_non_null(row);
-        check_line(t, name, ++lines, row);
+        check_line(t, name, back_too, ++lines, row);
         json_decref(row);
     }
     fclose(rows);
     assert_int_equal(lines, 73);
+}
+
+/* The tokenizer of the tokenizer.json that is written of a file. */
+static cot_tokenizer *written(const char *model)
+{
+    cot_tokenizer *t;
+    json_t *told;
+    if (cot_tokenizer_tell_gguf(&told, model, &error) != COT_OK) fail_msg("%s", error.message);
+    char *text = json_dumps(told, 0);
+    assert_non_null(text);
+    if (cot_tokenizer_parse(&t, text, strlen(text), "written", &error) != COT_OK)
+        fail_msg("%s", error.message);
+    free(text);
+    json_decref(told);
+    return t;
+}
+
+static void expect_same_ids(const cot_tokenizer *a, const cot_tokenizer *b, const char *text, size_t bytes)
+{
+    int32_t *ids[2];
+    size_t count[2];
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cot_tokenizer_encode(i ? b : a, &ids[i], &count[i], text, bytes, true, &error),
+                         COT_OK);
+    if (count[0] != count[1] || memcmp(ids[0], ids[1], count[0] * sizeof **ids) != 0)
+        fail_msg("'%.*s' has other ids", (int)bytes, text);
+    free(ids[0]), free(ids[1]);
+}
+
+/* tokenizer.json cannot say of an added token that its letters, though of the byte-level alphabet, are no bytes. */
+static bool is_spelt(const cot_tokenizer *t, int32_t id)
+{
+    const char *text = cot_tokenizer_token(t, id);
+    bool ascii = true;
+    for (const char *c = text; *c; c++) ascii &= (uint8_t)*c < 128;
+    return !ascii && cot_tokenizer_added_token(t, text) == id;
+}
+
+/* All that either says of each id, what each token's own string becomes, and strings of drawn tokens. */
+static void expect_same(const cot_tokenizer *a, const cot_tokenizer *b)
+{
+    uint64_t draws = test_seed();
+    const size_t size = cot_tokenizer_size(a);
+    assert_int_equal(size, cot_tokenizer_size(b));
+    for (int32_t id = 0; id < (int32_t)size; id++) {
+        char *text[2];
+        size_t bytes[2];
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(cot_tokenizer_decode(i ? b : a, &text[i], &bytes[i], &id, 1, false, &error),
+                             COT_OK);
+        if (!is_spelt(a, id) && (bytes[0] != bytes[1] || memcmp(text[0], text[1], bytes[0]) != 0))
+            fail_msg("id %d is '%s', and '%s'", id, text[0], text[1]);
+        assert_string_equal(cot_tokenizer_token(a, id), cot_tokenizer_token(b, id));
+        if (cot_utf8_check(text[0], bytes[0]) == bytes[0]) expect_same_ids(a, b, text[0], bytes[0]);
+        free(text[0]), free(text[1]);
+    }
+    for (int i = 0; i < 300; i++) {
+        int32_t ids[12];
+        char *text;
+        size_t bytes;
+        for (int k = 0; k < 12; k++) ids[k] = (int32_t)(cot_mix64(++draws) % size);
+        assert_int_equal(cot_tokenizer_decode(a, &text, &bytes, ids, 12, false, &error), COT_OK);
+        if (cot_utf8_check(text, bytes) == bytes) expect_same_ids(a, b, text, bytes);
+        free(text);
+    }
+}
+
+static void check_vocabulary(const char *name, const char *model)
+{
+    cot_tokenizer *t, *w;
+    if (cot_tokenizer_open(&t, model, &error) != COT_OK) fail_msg("%s", error.message);
+    check_lines(t, name, true);
+    w = written(model);
+    check_lines(w, name, false);
+    expect_same(t, w);
     cot_tokenizer_close(t);
+    cot_tokenizer_close(w);
 }
 
 static void golden_vocabularies(void **state)

@@ -1,4 +1,4 @@
-/* `coterie convert`: a model's folder again, in few bits. */
+/* `coterie convert`: a model's folder again, in few bits, or the folder of a GGUF file. */
 #include "cli/commands.h"
 #include "cli/frame/paths.h"
 #include "cli/frame/progress.h"
@@ -18,8 +18,8 @@ struct convert_settings {
     int64_t threads;
 };
 
-static const char *const kinds[] = {"int4", "int8", "mxfp4", NULL};
-static const char *const dense_kinds[] = {"auto", "as-stored", "int8", "int4", "mxfp4", NULL};
+static const char *const kinds[] = {"auto", "as-stored", "int4", "int8", "mxfp4", "bf16", NULL};
+static const char *const dense_kinds[] = {"auto", "as-stored", "int8", "int4", "mxfp4", "bf16", NULL};
 
 static volatile sig_atomic_t asked; // the signal that asks to end, or 0
 
@@ -76,7 +76,7 @@ static int convert(const void *settings)
     char *notes = NULL;
     cot_error error;
     cot_model_convert_options_init(&options);
-    options.weights = kinds[s->weights];
+    options.weights = s->weights ? kinds[s->weights] : NULL;
     options.weights_attention = s->weights_attention ? dense_kinds[s->weights_attention] : NULL;
     options.weights_head = s->weights_head ? dense_kinds[s->weights_head] : NULL;
     options.threads = (int)s->threads;
@@ -99,7 +99,7 @@ static int convert(const void *settings)
 #define AT(field) offsetof(struct convert_settings, field)
 const cli_command cli_cmd_convert = {
     .name = "convert",
-    .summary = "write a model again in few bits",
+    .summary = "write a model again in few bits, or a GGUF file as a folder",
     .details =
         "Matrices of experts, of dense networks and shared experts, of attention and the head are rounded, "
         "as "
@@ -114,26 +114,37 @@ const cli_command cli_cmd_convert = {
         "Files of the tokenizer, templates, code and licences come along. Other matrices that the files have "
         "in few bits become fp32, or bf16 if they are of dense networks, attention or the head; tensors that "
         "no layer of the model uses are left out.\n\n"
+        "Of a GGUF file a folder is written with the file's own numbers: config.json, tokenizer.json, "
+        "tokenizer_config.json with chat templates, and weights, which stay bf16 or fp32, or int4, int8 and "
+        "mxfp4 where the file's type is one of these in groups of 32; other types become fp32, which is "
+        "exact "
+        "and large (--weights bf16 halves it, and rounds). Given int4, int8 or mxfp4 rounds as above.\n\n"
         "FOLDER appears whole or not at all: until then it is called FOLDER and a dot and six "
         "letters, which only a "
         "program that is killed without a word leaves behind.",
     .examples = (const char *const[]){"coterie convert models/tiny -o tiny-int4",
                                       "coterie convert models/tiny -o tiny-int8 --weights int8", NULL},
     .options =
-        {.positionals = (const cli_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}},
+        {.positionals =
+             (const cli_positional[]){
+                 {"MODEL", 1, 1, "a model folder, or a GGUF file (the first of its parts)", AT(model)}, {0}},
          .groups =
              (const cli_option_group[]){
                  {"Options",
                   (const cli_option[]){
                       {"output", 'o', CLI_OPTION_TEXT, "FOLDER", NULL, "the folder to make", AT(output)},
-                      {"weights", 0, CLI_OPTION_CHOICE, "TYPE", "int4",
-                       "what experts' weights, and dense networks', become: 4.5, 8 or 4.25 bits each",
+                      {"weights", 0, CLI_OPTION_CHOICE, "TYPE", "auto",
+                       "what experts' weights, and dense networks', become: int4, int8 or mxfp4 in 4.5, 8 or "
+                       "4.25 bits each, of a GGUF file as-stored or bf16, too; auto: int4, of a GGUF file "
+                       "as-stored",
                        AT(weights), .choices = kinds},
                       {"weights-attention", 0, CLI_OPTION_CHOICE, "TYPE", "auto",
-                       "what attention's matrices become; auto: int8 if the layout has that",
+                       "what attention's matrices become; auto: int8 if the layout has that, of a GGUF file "
+                       "as experts where those stay or become bf16",
                        AT(weights_attention), .choices = dense_kinds},
                       {"weights-head", 0, CLI_OPTION_CHOICE, "TYPE", "auto",
-                       "the same of the head; auto: as-stored, for engines do not read it otherwise",
+                       "the same of the head; auto: as-stored, for engines do not read it otherwise; bf16 "
+                       "where experts of a GGUF file become that",
                        AT(weights_head), .choices = dense_kinds},
                       {"threads", 't', CLI_OPTION_INTEGER, "N", "0", "threads (0: as many as cores)",
                        AT(threads), .least = 0, .most = 1024},
