@@ -202,7 +202,7 @@ static cot_status apply(cot_route_feed *f, const cot_route_batch *batch)
             forget(f);
             f->unsure = false;
         }
-        const bool is_base = f->groups.has_base && e->group == f->groups.base;
+        const bool is_base = e->group == f->groups.base;
         if (e->kind == COT_ROUTE_REMOVED && is_base) remove_blocks(f, e);
         if (e->kind == COT_ROUTE_REMOVED && !is_base) cot_route_groups_remove(&f->groups, e);
         const cot_status status = e->kind != COT_ROUTE_STORED ? COT_OK

@@ -14,7 +14,7 @@ typedef struct cot_route_group {
 
 typedef struct cot_route_groups {
     size_t count;                                 // of those that were told of
-    uint64_t base;                                // the group that the index is of, where has_base
+    uint64_t base;                                // the group that the index is of; 0 until has_base
     bool has_base, base_is_full;                  // base_is_full: it keeps all of a text
     cot_route_group group[COT_ROUTE_MOST_GROUPS]; // by number
 } cot_route_groups;
