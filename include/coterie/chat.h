@@ -72,6 +72,11 @@ typedef struct cot_chat_options {
 cot_status cot_chat_render(const cot_chat_template *chat, cot_chat_text *out, const char *conversation,
                            size_t bytes, const cot_chat_options *options, cot_error *error);
 
+/* A JSON object of what the model's configuration says of its special tokens, "bos_token" and its kind as strings, and of
+ * "chat_template", the text of the one for conversations without tools. NUL-terminated, the caller's to free; NULL: out of
+ * memory. Thread-safe. */
+char *cot_chat_describe(const cot_chat_template *chat);
+
 /* Encodes a rendered conversation. Special and other added tokens are found where the template's own bytes spell them
  * and nowhere else: no message can put one in, whatever its text is. (Added tokens of nothing but white space are
  * text.) Where no message spells one, the ids are those of transformers. `*ids` and errors are as

@@ -206,9 +206,11 @@ bool cot_access_check(const cot_access_options *o, const cot_http_exchange *exch
     const char *const path = cot_http_path(exchange);
     const bool keys = o->api_keys && *o->api_keys, for_all = !strcmp(path, "/health") || !strcmp(path, "/");
     if (!keys && cot_endpoint_is_loopback(o->host) && !is_allowed_host(o, exchange))
-        return cot_api_fail(error, 403, "host_not_allowed", "Host",
-                            "the host '%s' is not served here: --allowed-hosts names further ones",
-                            cot_http_host(exchange));
+        return cot_api_fail(
+            error, 403, "host_not_allowed", "Host",
+            "the host '%s' is not served here: --allowed-hosts names further ones, or a proxy hands on "
+            "the client's (nginx: proxy_set_header Host $http_host)",
+            cot_http_host(exchange));
     if (keys && !for_all &&
         !(strcmp(cot_http_method(exchange), "OPTIONS") == 0 && cot_access_origin(o, exchange)) &&
         !cot_access_has_key(o->api_keys, exchange))

@@ -3,8 +3,11 @@
 #include "base/clock.h"
 #include <assert.h>
 #include <stdarg.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <strings.h>
+#include <sys/random.h>
 #include <time.h>
 
 static const char *reason(int status)
@@ -107,17 +110,37 @@ static const char *date(cot_http_server *server)
     return server->date;
 }
 
+/* The client's own name for the request, or one that no other has. */
+static void name_request(cot_http_exchange *exchange)
+{
+    cot_http_server *server = exchange->server;
+    const char *wished = exchange->has_head ? cot_http_header(exchange, "X-Request-Id") : NULL;
+    if (wished && *wished && strlen(wished) < sizeof exchange->request_id) {
+        strcpy(exchange->request_id, wished);
+        return;
+    }
+    if (!server->names_drawn && getrandom(&server->names_drawn, sizeof server->names_drawn, 0) < 0)
+        server->names_drawn = (uint64_t)cot_now_ns();
+    snprintf(exchange->request_id, sizeof exchange->request_id, "req-%016" PRIx64 "%016" PRIx64,
+             server->names_drawn, ++server->names);
+}
+
 static void put_head(cot_http_exchange *exchange, int status, const char *type, const cot_http_field *fields,
                      size_t count)
 {
+    bool is_named = false;
     exchange->status = status;
-    for (size_t i = 0; i < count; i++)
-        if (!strcasecmp(fields[i].name, "X-Request-Id"))
-            snprintf(exchange->request_id, sizeof exchange->request_id, "%s", fields[i].value);
+    for (size_t i = 0; i < count; i++) {
+        if (strcasecmp(fields[i].name, "X-Request-Id") != 0) continue;
+        snprintf(exchange->request_id, sizeof exchange->request_id, "%s", fields[i].value);
+        is_named = true;
+    }
+    if (!is_named) name_request(exchange);
     put_line(exchange, "HTTP/1.1 %d %s\r\n", status, reason(status));
     put_field(exchange, "Date", date(exchange->server));
     if (type) put_field(exchange, "Content-Type", type);
     for (size_t i = 0; i < count; i++) put_field(exchange, fields[i].name, fields[i].value);
+    if (!is_named) put_field(exchange, "X-Request-Id", exchange->request_id);
     if (!exchange->keep)
         put_text(exchange, "Connection: close\r\n");
     else if (!exchange->head.minor)

@@ -109,6 +109,8 @@ struct cot_http_server {
     struct event again; // the next round, after the others have had their turn
     time_t date_second;
     char date[40];
+    uint64_t names_drawn,
+        names; // of what requests without a name are called: drawn once (0: not yet), and counted
 };
 
 /* The exchange is in this state from now on. Where it waits for its client, it is the last of those who do. */

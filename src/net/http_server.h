@@ -46,7 +46,7 @@ typedef struct cot_http_server_options {
 /* What became of an exchange. */
 typedef struct cot_http_outcome {
     const char *method, *path; // NULL: no head was understood
-    const char *request_id;    // X-Request-Id of the answer; "" where it had none
+    const char *request_id;    // X-Request-Id of the answer, which each has; "" where there was no answer
     int status;                // 0: nothing was answered
     bool whole;                // all of the answer was made; else it was cut
     uint64_t body_bytes;       // of the answer

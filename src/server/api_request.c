@@ -324,21 +324,15 @@ static bool check_part(const json_t *part, size_t index, cot_api_error *error)
 
 static bool check_message(const json_t *message, size_t index, cot_api_error *error)
 {
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
     const json_t *role = json_object_get(message, "role"), *content = cot_api_get(message, "content"), *part;
     size_t i;
     if (!json_is_object(message))
         return cot_api_fail(error, 400, "invalid_type", "messages", "messages[%zu] is no object", index);
-    if (!json_is_string(role))
+    if (!json_string_length(role)) // what roles there are is the template's to say
         return cot_api_fail(error, 400, "invalid_value", "messages", "messages[%zu] has no 'role'", index);
     if (cot_api_has_nul(role))
         return cot_api_fail(error, 400, "invalid_value", "messages",
                             "messages[%zu] has a role with the character U+0000", index);
-    for (i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (cot_api_is_text(role, roles[i])) break;
-    if (i == sizeof roles / sizeof *roles)
-        return cot_api_fail(error, 400, "invalid_value", "messages",
-                            "messages[%zu] has the unknown role '%s'", index, json_string_value(role));
     if (!content && !cot_api_get(message, "tool_calls") && !cot_api_get(message, "function_call") &&
         !cot_api_is_text(role, "assistant"))
         return cot_api_fail(error, 400, "invalid_value", "messages", "messages[%zu] has no 'content'", index);

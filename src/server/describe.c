@@ -1,9 +1,10 @@
-/* GET /worker: what a router needs to know of the worker behind this server, in one document. */
+/* GET /worker: what a router needs to know of the worker behind this server, in one document; GET /tokenizer_info: what a client does that
+ * renders conversations itself. */
 #include "base/hash.h"
 #include "coterie/version.h"
 #include "server/server_state.h"
 
-enum { PAGE_TOKENS = 64 };
+#include <stdlib.h>
 
 /* [count] endpoints, rank after rank; NULL without any. */
 static json_t *endpoints(const cot_endpoint *first, int count)
@@ -80,8 +81,31 @@ void cot_server_show_worker(cot_server *s, cot_http_exchange *exchange)
             "version", cot_version(), "models", models, "architecture", info->architecture, "fingerprint",
             info->fingerprint, "model_hash", info->model_hash ? hash : NULL, "ranks", info->ranks, "kv_homes",
             info->homes, "attention", info->attention, "block_size", (json_int_t)info->block_tokens,
-            "hash_scheme", scheme, "kv_pages", (json_int_t)state.load.kv_pages, "page_tokens", PAGE_TOKENS,
-            "max_model_len", (json_int_t)s->model.max_model_len, "epoch",
+            "hash_scheme", scheme, "kv_pages", (json_int_t)state.load.kv_pages, "page_tokens",
+            COT_SERVED_PAGE_TOKENS, "max_model_len", (json_int_t)s->model.max_model_len, "epoch",
             epoch < 0 ? NULL : json_integer((json_int_t)epoch), "kv_events", events(s), "step_reports",
             reports(s), "popularity", popularity(s)));
+}
+
+/* Sets a member where there is none yet; `text` NULL: null. False: memory ran out. */
+static bool add(json_t *json, const char *name, const char *text)
+{
+    return json_object_get(json, name) ||
+           !json_object_set_new(json, name, text ? json_string(text) : json_null());
+}
+
+void cot_server_show_tokenizer(cot_server *s, cot_http_exchange *exchange)
+{
+    const cot_served_model *m = &s->model;
+    char *told = m->chat ? cot_chat_describe(m->chat) : NULL;
+    json_t *json = told ? json_loads(told, JSON_ALLOW_NUL, NULL) : m->chat ? NULL : json_object();
+    const char *end = m->eos_count ? cot_tokenizer_token(m->tokenizer, *m->eos) : NULL;
+    const bool good = json && add(json, "eos_token", end) && add(json, "bos_token", NULL) &&
+                      add(json, "pad_token", NULL) && add(json, "chat_template", NULL) &&
+                      !json_object_set_new(json, "vocab_size",
+                                           json_integer((json_int_t)cot_tokenizer_size(m->tokenizer))) &&
+                      !json_object_set_new(json, "model_max_length", json_integer(m->max_model_len));
+    free(told);
+    if (!good) json_decref(json);
+    cot_server_reply_json(s, exchange, 200, good ? json : NULL);
 }

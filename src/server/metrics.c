@@ -1,5 +1,7 @@
 #include "server/metrics.h"
 
+#include "server/model.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,8 +73,38 @@ static void write_ends(writer *w, const cot_metrics *m)
     }
 }
 
-void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_backend_state *state,
-                       const char *model, size_t running, size_t waiting)
+/* All wait for room, none for anything else. */
+static void write_reasons(writer *w, size_t waiting)
+{
+    static const char *const reasons[] = {"capacity", "deferred"};
+    static const char name[] = "vllm:num_requests_waiting_by_reason";
+    cot_prometheus_metric(w->out, name, "gauge", "Sequences that wait, by what they wait for.");
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+        w->labels[2] = (cot_prometheus_label){"reason", reasons[i]};
+        cot_prometheus_value(w->out, name, w->labels, 3, i ? 0 : (double)waiting);
+    }
+}
+
+/* How the KV cache is laid out, as labels. vLLM's blocks are what is shared and what is allocated in one. */
+static void write_cache(const writer *w, const cot_backend_info *info, const cot_engine_load *load)
+{
+    static const char name[] = "vllm:cache_config_info";
+    char block[24], blocks[24];
+    const int64_t positions = load->kv_pages * COT_SERVED_PAGE_TOKENS, each = info->block_tokens;
+    snprintf(block, sizeof block, "%lld", (long long)(each ? each : COT_SERVED_PAGE_TOKENS));
+    snprintf(blocks, sizeof blocks, "%lld", (long long)(positions / (each ? each : COT_SERVED_PAGE_TOKENS)));
+    const cot_prometheus_label labels[] = {w->labels[0],
+                                           w->labels[1],
+                                           {"block_size", block},
+                                           {"cache_dtype", "auto"},
+                                           {"enable_prefix_caching", each ? "True" : "False"},
+                                           {"num_gpu_blocks", blocks}};
+    cot_prometheus_metric(w->out, name, "gauge", "How the KV cache is laid out.");
+    cot_prometheus_value(w->out, name, labels, sizeof labels / sizeof *labels, 1);
+}
+
+void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_backend_info *info,
+                       const cot_backend_state *state, const char *model, size_t running, size_t waiting)
 {
     static const struct {
         const char *name, *help;
@@ -96,6 +128,8 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
     const double used = l->kv_pages ? 1 - (double)l->kv_pages_free / (double)l->kv_pages : 0;
     write_one(&w, "vllm:num_requests_running", "gauge", "Sequences that are computed.", (double)running);
     write_one(&w, "vllm:num_requests_waiting", "gauge", "Sequences that wait.", (double)waiting);
+    write_reasons(&w, waiting);
+    write_cache(&w, info, l);
     write_one(&w, "vllm:kv_cache_usage_perc", "gauge", "Part of the KV cache that sequences hold, 0 to 1.",
               used);
     write_one(&w, "vllm:gpu_cache_usage_perc", "gauge", "The same (the older name; there need be no GPU).",

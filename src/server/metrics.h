@@ -40,8 +40,8 @@ void cot_metrics_lengths(cot_metrics *metrics, int64_t prompt_tokens, int64_t ou
 /* Counts the longest of a prompt's choices, once all have ended. */
 void cot_metrics_longest(cot_metrics *metrics, int64_t output_tokens);
 /* Writes everything, under vLLM's names where they mean the same. */
-void cot_metrics_write(cot_prometheus *out, const cot_metrics *metrics, const cot_backend_state *state,
-                       const char *model, size_t running, size_t waiting);
+void cot_metrics_write(cot_prometheus *out, const cot_metrics *metrics, const cot_backend_info *info,
+                       const cot_backend_state *state, const char *model, size_t running, size_t waiting);
 /* What a backend has counted: of ranks and phases, and a line a layer. Bounded by ranks, phases and layers, whatever the number
  * of experts. */
 void cot_metrics_write_backend(cot_prometheus *out, const cot_backend_metrics *metrics,

@@ -7,6 +7,8 @@
 #include "server/constraints.h"
 #include "server/dialects.h"
 
+enum { COT_SERVED_PAGE_TOKENS = 64 }; // positions of a page of the KV cache
+
 typedef struct cot_served_model {
     const char *const *names; // [name_count] what clients may call it; the first is what answers say
     size_t name_count;

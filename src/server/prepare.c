@@ -253,8 +253,9 @@ static void drop_all(cot_api_request *r)
 static bool write_tokens(cot_preparation *p, const cot_served_model *model)
 {
     const cot_api_ids *ids = &p->request.prompts->tokens;
-    json_t *json = json_pack("{s:I,s:I,s:o}", "count", (json_int_t)ids->count, "max_model_len",
-                             (json_int_t)model->max_model_len, "tokens", cot_wire_ids(ids->ids, ids->count));
+    json_t *json = json_pack("{s:I,s:I,s:o,s:n}", "count", (json_int_t)ids->count, "max_model_len",
+                             (json_int_t)model->max_model_len, "tokens", cot_wire_ids(ids->ids, ids->count),
+                             "token_strs");
     json_t *names = json && p->request.return_token_strs ? json_array() : NULL;
     for (size_t i = 0; names && i < ids->count; i++) {
         const char *name = cot_tokenizer_token(model->tokenizer, ids->ids[i]);

@@ -82,7 +82,8 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
     s->metrics.connections = cot_http_server_connections(s->http);
     s->metrics.dropped_connections = cot_http_server_dropped(s->http);
     const cot_backend_metrics *metrics = s->backend->table->metrics(s->backend);
-    cot_metrics_write(&out, &s->metrics, &state, s->model.names[0], s->running_jobs, s->waiting_jobs);
+    cot_metrics_write(&out, &s->metrics, s->info, &state, s->model.names[0], s->running_jobs,
+                      s->waiting_jobs);
     const cot_backend_table *table = s->backend->table;
     cot_backend_placement placement = {0};
     const bool placed = !table->placement || table->placement(s->backend, &placement, NULL) == COT_OK;
@@ -195,6 +196,7 @@ static const struct route {
     {"/v1/models", "GET", list_models, NULL},
     {"/tokenize", "POST", tokenize, NULL},
     {"/detokenize", "POST", detokenize, NULL},
+    {"/tokenizer_info", "GET", cot_server_show_tokenizer, NULL},
     {"/health", "GET", show_health, NULL},
     {"/metrics", "GET", show_metrics, NULL},
     {"/version", "GET", show_version, NULL},

@@ -70,6 +70,8 @@ void cot_server_reply_json(cot_server *server, cot_http_exchange *exchange, int 
 void cot_server_refuse(cot_server *server, cot_http_exchange *exchange, const cot_api_error *error);
 /* Answers with what a router needs to know of the worker. */
 void cot_server_show_worker(cot_server *server, cot_http_exchange *exchange);
+/* Answers with the special tokens and the chat template. */
+void cot_server_show_tokenizer(cot_server *server, cot_http_exchange *exchange);
 /* Answers with how popular experts are. */
 void cot_server_show_popularity(cot_server *server, cot_http_exchange *exchange);
 /* Answers with a snapshot of the KV cache, as soon as there is one. */

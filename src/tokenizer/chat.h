@@ -8,6 +8,7 @@
 
 /* A template that was read, and the memory that it lives in. */
 typedef struct cot_chat_source {
+    char *text; // as it was read
     cot_jinja_run run;
     cot_jinja_template tree;
     bool wants_text; // the arguments of a tool call as JSON text, not as an object

@@ -23,6 +23,7 @@ static void source_close(cot_chat_source *source)
 {
     if (!source) return;
     cot_jinja_end(&source->run);
+    free(source->text);
     free(source);
 }
 
@@ -38,7 +39,10 @@ cot_status cot_chat_source_open(cot_chat_source **out, const char *text, size_t 
         return cot_fail(error, COT_MALFORMED, "the chat template '%s' is not UTF-8 at offset %zu", name,
                         valid);
     cot_chat_source *source = calloc(1, sizeof *source);
-    if (!source) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    if (!source || !(source->text = strndup(text, bytes))) {
+        free(source);
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    }
     source->run.limits = cot_chat_limits;
     if (try_parse(source, text, bytes)) {
         *out = source;
@@ -210,6 +214,17 @@ static cot_status finish(cot_chat_template **out, cot_chat_template *chat, cot_s
     if (status == COT_OK) cot_chat_probe(chat);
     if (status != COT_OK) cot_chat_template_close(chat);
     return status;
+}
+
+char *cot_chat_describe(const cot_chat_template *chat)
+{
+    const cot_chat_source *source = chat->plain ? chat->plain : chat->tool_use;
+    json_t *json = json_copy(chat->tokens);
+    char *text = json && !json_object_set_new(json, "chat_template", json_string(source->text))
+                     ? json_dumps(json, JSON_COMPACT)
+                     : NULL;
+    json_decref(json);
+    return text;
 }
 
 static cot_chat_template *chat_new(void)

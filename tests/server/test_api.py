@@ -285,6 +285,39 @@ class Answers(Shared):
     def test_request_id(self):
         _, headers, _ = self.server.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1}, {"X-Request-Id": "abc-1"})
         self.assertEqual(headers["X-Request-Id"], "abc-1")
+        # whatever is answered, it has a name, the client's or one of its own
+        seen = set()
+        asked = [("GET", "/", None), ("GET", "/metrics", None), ("GET", "/nothing", None), ("PUT", "/v1/models", b""), ("HEAD", "/health", None),
+                 ("POST", "/v1/completions", b"{"), ("POST", "/tokenize", {"prompt": "x"}), ("GET", "/health", None), ("POST", "/v1/chat/completions", {})]  # fmt: skip
+        for method, path, body in asked:
+            self.assertEqual(self.server.send(method, path, body, {"X-Request-Id": "abc-2"})[1].get_all("X-Request-Id"), ["abc-2"], path)
+            [name] = self.server.send(method, path, body)[1].get_all("X-Request-Id")
+            self.assertRegex(name, r"^[a-z]+-[0-9a-f]{32}$")
+            seen.add(name)
+            self.assertRegex(self.server.send(method, path, body, {"X-Request-Id": "x" * 129})[1]["X-Request-Id"], r"^[a-z]+-[0-9a-f]{32}$")
+        self.assertEqual(len(seen), len(asked))
+        with self.server.raw() as connection:  # no request at all
+            connection.sendall(b"nonsense\r\n\r\n")
+            self.assertRegex(connection.recv(4096).decode(), r"^HTTP/1.1 400 [^\0]*\r\nX-Request-Id: req-[0-9a-f]{32}\r\n")
+
+    def test_tokenizer_info(self):
+        """What lm-eval's remote tokenizer reads."""
+        status, body = self.server.get("/tokenizer_info")
+        info, config = json.loads(body), json.loads((MODEL / "tokenizer_config.json").read_text())
+        self.assertEqual(status, 200)
+        self.assertEqual({k: info[k] for k in ("eos_token", "bos_token", "pad_token", "chat_template")},
+                         {"eos_token": config["eos_token"], "bos_token": None, "pad_token": None, "chat_template": config["chat_template"]})  # fmt: skip
+        self.assertEqual((info["model_max_length"], info["vocab_size"]), (512, 4096))
+        status, answer = self.server.post("/tokenize", {"prompt": info["eos_token"], "add_special_tokens": False})
+        self.assertEqual((answer["tokens"], answer["token_strs"]), ([0], None))
+
+    def test_roles_of_the_template(self):
+        """What roles there are the template says; this one takes any for a question."""
+        said = [{"role": role, "content": "hi"} for role in ("critic", "user")]
+        prompts = [self.server.post("/tokenize", {"messages": [message]})[1]["tokens"] for message in said]
+        self.assertEqual(*prompts)
+        for role in ("", None, 5):
+            self.assertEqual(self.server.post("/tokenize", {"messages": [{"role": role, "content": "hi"}]})[0], 400)
 
     def test_short_prompts(self):
         """One token is a prompt, none is not."""

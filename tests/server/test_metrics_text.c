@@ -81,9 +81,19 @@ static void test_requests(void **state)
     for (int follows = 0; follows < 2; follows++) {
         cot_prometheus page = {0};
         backend.publishes_cache = follows;
-        cot_metrics_write(&page, &m, &backend, "m\"1", 20, 21);
+        const cot_backend_info info = {.block_tokens = follows ? 16 : 0};
+        cot_metrics_write(&page, &m, &info, &backend, "m\"1", 20, 21);
         const expected_line lines[] = {{"vllm:num_requests_running", "", 20},
                                        {"vllm:num_requests_waiting", "", 21},
+                                       {"vllm:num_requests_waiting_by_reason", ",reason=\"capacity\"", 21},
+                                       {"vllm:num_requests_waiting_by_reason", ",reason=\"deferred\"", 0},
+                                       {"vllm:cache_config_info",
+                                        follows
+                                            ? ",block_size=\"16\",cache_dtype=\"auto\",enable_prefix_caching="
+                                              "\"True\",num_gpu_blocks=\"64\""
+                                            : ",block_size=\"64\",cache_dtype=\"auto\",enable_prefix_caching="
+                                              "\"False\",num_gpu_blocks=\"16\"",
+                                        1},
                                        {"vllm:kv_cache_usage_perc", "", 0.75},
                                        {"vllm:gpu_cache_usage_perc", "", 0.75},
                                        {"vllm:prefix_cache_queries_total", "", 13},
@@ -130,7 +140,8 @@ static void test_requests(void **state)
         cot_prometheus_free(&page);
     }
     cot_prometheus page = {0};
-    cot_metrics_write(&page, &m, &(cot_backend_state){0}, "m\"1", 0, 0); // nothing is used of nothing
+    cot_metrics_write(&page, &m, &(cot_backend_info){0}, &(cot_backend_state){0}, "m\"1", 0,
+                      0); // nothing is used of nothing
     assert_lines(&page, &(expected_line){"vllm:kv_cache_usage_perc", "", 0}, 1);
     cot_prometheus_free(&page);
 }

@@ -93,7 +93,6 @@ class Refusals(Shared):
             (400, {"messages": [{"content": "x"}]}, "messages[0] has no 'role'"),
             (400, {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 5}]}, "'content' of messages[1]"),
             (400, {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0] has a part"),
-            (400, {"messages": [{"role": "wizard", "content": "x"}]}, "wizard"),
             (400, {"messages": [{"role": "user\0", "content": "x"}]}, "messages[0] has a role with the character U+0000"),
             (400, {"messages": [{"role": "user", "content": [{"type": "text\0", "text": "x"}]}]}, "not supported"),
             (400, {"messages": [{"role": "user"}]}, "content"),
@@ -181,6 +180,7 @@ class Refusals(Shared):
     def test_names_of_hosts(self):
         for host, status in [("evil.example", 403), ("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("localhost.evil.example", 403)]:
             self.assertEqual(self.server.send("GET", "/v1/models", headers={"Host": host})[0], status, host)
+        self.assertIn(b"proxy_set_header Host $http_host", self.server.send("GET", "/v1/models", headers={"Host": "coterie_backend"})[2])
         _, headers, _ = self.server.send("GET", "/v1/models", headers={"Origin": "http://evil.example"})
         self.assertIsNone(headers["Access-Control-Allow-Origin"])
 
