@@ -164,7 +164,7 @@ static void loads_are_what_they_are_called(void **state)
     memset(e, 0, sizeof *e);
     cot_scheduler *s = &e->loop.scheduler;
     s->waiting_count = 2, s->active_count = 3;
-    s->pool = (cot_page_pool){.pages = 500, .free_pages = 70, .idle_pages = 11};
+    s->pool = (cot_page_pool){.pages = 600, .open = 500, .free_pages = 70, .idle_pages = 11};
     s->prefix.nodes = 13, s->prefix.evicted = 17;
     s->queried_tokens = 1900, s->hit_tokens = 230, s->preemptions = 29, s->waited_steps = 31;
     s->limits.target_ns = 37;

@@ -61,7 +61,9 @@ static void what_is_given_back_is_zero(void **state)
         for (int i = 0; i < TIMES; i++) {
             for (size_t b = 0; b < BYTES; b++)
                 memory[b] = wanted[b] = (uint8_t)(1 + (b * 7 + (size_t)i) % 255);
-            const size_t begin = draw(&seed) % BYTES, bytes = draw(&seed) % (BYTES - begin + 1);
+            const bool all = i == TIMES - 1; // but for what lies in pages of the kernel with others
+            const size_t begin = all ? 0 : draw(&seed) % BYTES,
+                         bytes = all ? BYTES : draw(&seed) % (BYTES - begin + 1);
             const uintptr_t from = ((uintptr_t)memory + begin + small - 1) / small * small,
                             to = ((uintptr_t)memory + begin + bytes) / small * small;
             if (from < to) memset(wanted + (from - (uintptr_t)memory), 0, to - from);
@@ -70,7 +72,7 @@ static void what_is_given_back_is_zero(void **state)
             if (now < least) least = now;
             assert_memory_equal(memory, wanted, BYTES);
         }
-        assert_true(least < BYTES / small / 4);
+        assert_in_range(least, 0, 2);
         cot_fabric_group_close(group);
     }
 }
