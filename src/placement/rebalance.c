@@ -167,10 +167,11 @@ bool cot_rebalance_turns(cot_rebalance *r, double change, double chance)
     static const double far = 2; // times the usual
     enum { OF_LATE = 8 };
     if (!(change > 0)) return false;
-    if (r->changes && change > far * r->usual_change && change > far * chance) return true;
+    const bool turns = r->changes && change > far * r->usual_change && change > far * chance;
     if (r->changes < OF_LATE) r->changes++;
-    r->usual_change += (change - r->usual_change) / r->changes;
-    return false;
+    // what changes to and fro all the time is usual in the end
+    r->usual_change += (change - r->usual_change) / (turns ? OF_LATE : r->changes);
+    return turns;
 }
 
 /* Steps that an expert will stay where it comes to, as fast as steps have been since the last cycle. */

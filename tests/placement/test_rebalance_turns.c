@@ -22,11 +22,23 @@ static void test_turns(void **state)
     assert_false(turns(&r, 1)); // twice the usual is not beyond it
     r = (cot_rebalance){0};
     for (int i = 0; i < 4; i++) assert_false(turns(&r, 0.125));
-    assert_true(turns(&r, 0.2501));
-    assert_true(turns(&r, 0.2501)); // what was far is not usual now
-    assert_true(r.usual_change == 0.125);
+    assert_true(turns(&r, 0.375)); // and counts as one of eight
+    assert_true(r.usual_change == 0.15625);
     assert_false(turns(&r, 0));
-    assert_true(r.usual_change == 0.125);
+    assert_true(r.usual_change == 0.15625);
+}
+
+/* Calls that change to and fro from one cycle to the next are no news in the end; once they have ceased to, a change is again. */
+static void test_to_and_fro(void **state)
+{
+    (void)state;
+    cot_rebalance r = {0};
+    int turned = 0;
+    for (int i = 0; i < 8; i++) assert_false(turns(&r, 0.04));
+    for (int i = 0; i < 20; i++) turned += turns(&r, 0.2);
+    assert_in_range(turned, 1, 5);
+    for (int i = 0; i < 20; i++) assert_false(turns(&r, 0.04));
+    assert_true(turns(&r, 0.2));
 }
 
 static void test_chance(void **state)
@@ -55,7 +67,7 @@ static void test_usual(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_turns), cmocka_unit_test(test_chance),
-                                       cmocka_unit_test(test_usual)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_turns), cmocka_unit_test(test_to_and_fro),
+                                       cmocka_unit_test(test_chance), cmocka_unit_test(test_usual)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
