@@ -343,7 +343,8 @@ static double cost_of_experts(const cot_route_book *b, const cot_route_request *
 
 static cot_route_terms terms_of(const cot_route_book *b, const cot_route_request *r, size_t t, double now)
 {
-    worker_sends known = {.first = COT_ROUTE_NOBODY};
+    worker_sends known; // of nobody yet; the rest is large, and mostly not needed
+    known.first = COT_ROUTE_NOBODY;
     return (cot_route_terms){.queue = fmax(b->free_ns[t] - now, 0),
                              .prefill = b->prompt_ns[t] +
                                         b->token_ns[t] * ((double)r->tokens - cached_tokens(b, r, t)),
@@ -404,7 +405,8 @@ static size_t least_with_experts(const cot_route_book *b, const cot_route_reques
 {
     size_t best[WEIGHED], count = 0, least = b->targets;
     double least_score = HUGE_VAL;
-    worker_sends known = {.first = COT_ROUTE_NOBODY};
+    worker_sends known; // of nobody yet; the rest is large, and mostly not needed
+    known.first = COT_ROUTE_NOBODY;
     for (size_t part = 0; part < 2; part++)
         for (size_t t = part ? 0 : b->turn; t < (part ? b->turn : b->targets); t++) {
             size_t at = count;
