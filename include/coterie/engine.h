@@ -291,6 +291,8 @@ typedef struct cot_engine_rebalancing {
     const char *mode; /* as the options spell it */
     int64_t moved, stayed,
         refused; /* cycles: moves began; there were none to be made; they could not begin */
+    int64_t
+        turns; /* cycles that left out what was called before the last one, since other experts are called now */
     int64_t layers[COT_ENGINE_REASONS]; /* in all cycles, by reason */
     int64_t last[COT_ENGINE_REASONS];   /* in the last one */
     int64_t given_up; /* of those that moved: moves took longer than their bytes and one time-out should */

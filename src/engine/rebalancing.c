@@ -172,7 +172,12 @@ static void look_for_change(cot_engine *e)
     cot_popularity *p = &e->loop.profiles.popularity;
     double chance;
     const double change = cot_popularity_change(&chance, p);
-    if (cot_rebalance_turns(&e->rebalancing.controller, change, chance)) cot_popularity_leave(p);
+    if (cot_rebalance_turns(&e->rebalancing.controller, change, chance)) {
+        cot_popularity_leave(p);
+        pthread_mutex_lock(&e->placing.mutex);
+        e->rebalancing.told.turns++;
+        pthread_mutex_unlock(&e->placing.mutex);
+    }
     cot_popularity_mark(p);
 }
 

@@ -359,6 +359,9 @@ void cot_metrics_write_rebalancing(cot_prometheus *out, const cot_backend_rebala
     write_one(&w, "coterie:rebalance_given_up_total", "counter",
               "Looks whose moves took longer than their bytes and one time-out should, and were given up.",
               (double)r->given_up);
+    write_one(&w, "coterie:rebalance_turns_total", "counter",
+              "Looks that left out what was called before the last one, since other experts are called now.",
+              (double)r->turns);
     cot_prometheus_metric(out, layers, "counter",
                           "Layers in those looks, by whether experts move and why not.");
     for (int i = 0; i < r->reasons; i++) write_labelled(&w, layers, "reason", r->reason[i], r->layers[i]);

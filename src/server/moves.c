@@ -177,11 +177,11 @@ json_t *cot_server_rebalancing_json(const cot_backend_rebalancing *r)
     if (r->compared)
         compared = json_pack("{s:f, s:f}", "foreseen_seconds", r->foreseen_ns / 1e9, "realised_seconds",
                              r->realised_ns / 1e9);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o}", "mode", r->mode, "moved",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o}", "mode", r->mode, "moved",
                      (json_int_t)r->moved, "stayed", (json_int_t)r->stayed, "refused", (json_int_t)r->refused,
-                     "given_up", (json_int_t)r->given_up, "since_seconds", (double)r->since_ns / 1e9,
-                     "saving_seconds", r->saving_ns / 1e9, "layers", layers, "compared", compared, "memory",
-                     budget_json(&r->budget));
+                     "given_up", (json_int_t)r->given_up, "turns", (json_int_t)r->turns, "since_seconds",
+                     (double)r->since_ns / 1e9, "saving_seconds", r->saving_ns / 1e9, "layers", layers,
+                     "compared", compared, "memory", budget_json(&r->budget));
 }
 
 /* ---- how far they are ---- */

@@ -168,6 +168,7 @@ typedef struct cot_backend_rebalancing {
     const char *mode;               // by what it goes
     int64_t moved, stayed, refused; // cycles: moves began; there were none to be made; they could not begin
     int64_t given_up;               // of those that moved: moves took longer than their bytes should
+    int64_t turns;                  // cycles that left out what was called before the last one
     int reasons;                    // what became of a MoE layer in a cycle
     const char *const *reason;      // [reasons]
     int64_t layers[COT_BACKEND_REASONS]; // in all cycles

@@ -107,6 +107,7 @@ bool cot_worker_rebalancing_of(cot_backend_rebalancing *out, cot_engine *engine)
                                      .stayed = r.stayed,
                                      .refused = r.refused,
                                      .given_up = r.given_up,
+                                     .turns = r.turns,
                                      .compared = r.compared,
                                      .foreseen_ns = r.foreseen_ns,
                                      .realised_ns = r.realised_ns,

@@ -255,6 +255,7 @@ static void what_is_not_called_any_more_is_left_out(void **state)
     cot_engine_cycle cycle;
     run_tokens(engine, 300, 5, &seed);
     assert_int_equal(p->left.seen, 0);
+    assert_int_equal(told_of(engine).turns, 0);
     assert_in_range(p->marked.seen, 1, p->seen);
     const int64_t marked = p->marked.seen, before = p->seen;
     while (moves_of(engine).id && !moves_of(engine).over) must_step(engine);
@@ -263,6 +264,7 @@ static void what_is_not_called_any_more_is_left_out(void **state)
     assert_int_equal(p->marked.seen, marked);
     run_tokens(engine, 40, 2, &seed);
     assert_in_range(p->left.seen, marked, before + 16 * 32);
+    assert_in_range(told_of(engine).turns, 1, 2); // the look in whose midst they changed may be one
     cot_engine_close(engine);
 }
 

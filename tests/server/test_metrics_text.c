@@ -272,6 +272,7 @@ static void test_rebalancing(void **state)
     static const char *const why[] = {"experts move", "no move helps"};
     const cot_backend_rebalancing r = {.moved = 3,
                                        .stayed = 4,
+                                       .turns = 6,
                                        .refused = 5,
                                        .reasons = 2,
                                        .reason = why,
@@ -286,6 +287,7 @@ static void test_rebalancing(void **state)
     assert_null(memmem(page.text.data, page.text.bytes, "coterie:memory", strlen("coterie:memory")));
     const expected_line lines[] = {{"coterie:rebalance_cycles_total", ",outcome=\"moved\"", 3},
                                    {"coterie:rebalance_cycles_total", ",outcome=\"stayed\"", 4},
+                                   {"coterie:rebalance_turns_total", "", 6},
                                    {"coterie:rebalance_cycles_total", ",outcome=\"refused\"", 5},
                                    {"coterie:rebalance_layers_total", ",reason=\"experts move\"", 6},
                                    {"coterie:rebalance_layers_total", ",reason=\"no move helps\"", 7},

@@ -133,7 +133,7 @@ class Rebalance(unittest.TestCase):
             self.assertGreater(server.metric("coterie:rebalance_since_seconds"), 0)
             self.assertEqual(server.metric("coterie:rebalance_given_up_total"), 0)
             told = show(server, "/experts")["rebalancing"]
-            self.assertEqual([told[name] for name in ("mode", "moved", "stayed", "refused", "given_up")], ["load", 1, 1, 0, 0])
+            self.assertEqual([told[name] for name in ("mode", "moved", "stayed", "refused", "given_up", "turns")], ["load", 1, 1, 0, 0, 0])
             self.assertEqual(told["layers"], dict(collections.Counter(layer["reason"] for layer in dry["layers"])))
             self.assertAlmostEqual(told["saving_seconds"], dry["saving_seconds"], delta=1e-9)
             end = time.monotonic() + serving.SECONDS
