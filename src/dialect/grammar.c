@@ -245,15 +245,22 @@ static void put_python_call(cot_dialect_writer *w, size_t n, const char *name)
     PUT(w, "\\(/\n");
 }
 
-/* The end of a header whose recipient is the tool, which is one word of the grammar, and the body. */
+/* The end of a header whose recipient is the tool, which is one word of the grammar, and the body. Headers that are longer than
+ * the parser reads would be no calls. */
 static void put_harmony_call(cot_dialect_writer *w, size_t n, const char *name)
 {
-    put_rule(w, "TO", n, " (mark PLAIN?)* ");
-    cot_dialect_put_marker(w, "<|message|>");
-    put_rule(w, "args", n, "\n");
-    put_rule(w, "TO", n, ": /[A-Za-z ]*to=(functions\\.)?");
-    cot_dialect_put_escaped(w, name);
-    PUT(w, "( [a-z]*)?/\n");
+    static const char *const rules[] = {"TO", "DIRECT"};
+    for (int i = 0; i < 2; i++) { // of a header of its own, of the one that the prompt has begun
+        if (i) put_rule(w, "direct", n, ": ");
+        put_rule(w, rules[i], n, " (mark KIND?){0,2} ");
+        cot_dialect_put_marker(w, "<|message|>");
+        put_rule(w, "args", n, "\n");
+    }
+    for (int i = 0; i < 2; i++) {
+        put_rule(w, rules[i], n, i ? ": / to=(functions\\.)?" : ": /([A-Za-z ]{0,64} )?to=(functions\\.)?");
+        cot_dialect_put_escaped(w, name);
+        PUT(w, "( [a-z]{0,16})?/\n");
+    }
 }
 
 static void put_call(cot_dialect_writer *w, size_t n, const json_t *function)
@@ -368,19 +375,20 @@ static void put_any_messages(cot_dialect_writer *w)
 }
 
 /* Analysis, then the final message, which has the format, or calls. */
-static void put_formatted_messages(cot_dialect_writer *w)
+static void put_formatted_messages(cot_dialect_writer *w, size_t tools)
 {
     PUT(w, "start: (begin \"analysis\" ");
     cot_dialect_put_marker(w, "<|message|>");
     PUT(w, " body end)* (begin /final ?/ (mark /[A-Za-z]{1,16}/)? ");
     cot_dialect_put_marker(w, "<|message|>");
-    PUT(w, " answer | called (end called)*) end?\nbegin: ");
+    PUT(w, " answer | called (end called)*) end? | direct (end called)* end?\nbegin: (");
     cot_dialect_put_marker(w, "<|start|>");
-    PUT(w, "? channel\nchannel: \"assistant\"? ");
+    PUT(w, " \"assistant\")? ");
     cot_dialect_put_marker(w, "<|channel|>");
-    PUT(w, "\ncalled: ");
+    PUT(w, "\ncalled: (begin | ");
     cot_dialect_put_marker(w, "<|start|>");
-    PUT(w, "? channel? call\n");
+    PUT(w, ") call\n");
+    put_alternatives(w, "direct", tools);
 }
 
 static void put_messages(cot_dialect_writer *w, const json_t *tools, bool is_formatted)
@@ -390,7 +398,7 @@ static void put_messages(cot_dialect_writer *w, const json_t *tools, bool is_for
                              *const within[] = {"<|end|>",   "<|call|>",    "<|return|>",
                                                 "<|start|>", "<|message|>", NULL};
     if (is_formatted)
-        put_formatted_messages(w);
+        put_formatted_messages(w, json_array_size(tools));
     else
         put_any_messages(w);
     PUT(w, "end: ");
@@ -399,7 +407,7 @@ static void put_messages(cot_dialect_writer *w, const json_t *tools, bool is_for
     put_tokens(w, marks, false);
     PUT(w, "\nbody: ");
     put_tokens(w, within, true);
-    PUT(w, "*\nPLAIN: /[^\\n]+/ & ~/[^\\n]*to=(functions\\.)?");
+    PUT(w, "*\nKIND: / ?[A-Za-z]{1,16}( [a-z]{0,16})?/\nPLAIN: /[^\\n]+/ & ~/[^\\n]*to=(functions\\.)?");
     put_names(w, tools);
     PUT(w, "[^\\n]*/\n");
 }

@@ -120,9 +120,11 @@ static const char person[] = "{\"type\": \"object\", \"properties\": {\"name\": 
                              "\"$defs\": {\"N\": {\"type\": \"integer\", "
                              "\"minimum\": 0, \"maximum\": 99}}}";
 
+enum { ROW_TEXTS = 8 };
+
 /* Texts; of a wrong one the byte behind \1 is the first that may not come. */
 typedef struct row {
-    const char *family, *right[6], *wrong[6];
+    const char *family, *right[ROW_TEXTS], *wrong[ROW_TEXTS];
 } row;
 
 #define CODER "<tool_call>\n<function=tide>\n<parameter=port>\nYs\n</parameter>\n"
@@ -292,8 +294,9 @@ static const row formatted[] = {
      {FINAL BOB "<|return|>", ANALYSIS FINAL BOB,
       ANALYSIS CHANNEL "tide <|constrain|>json<|message|>{\"port\": \"Ys\"}<|call|>",
       "<|channel|>final <|constrain|>json<|message|>" BOB,
+      " to=functions.tide<|channel|>commentary json<|message|>{\"port\": \"Ys\"}<|call|>",
       ANALYSIS " to=functions.free<|channel|>commentary json<|message|>{\"q\": 1}<|call|>"},
-     {FINAL "\1x", "\1{", "final\1<|message|>", "<|channel|>commentary\1<|message|>",
+     {FINAL "\1x", "\1{", "<|channel|>commentaryto\1=free", "\1abc", "<|channel|>commentary\1<|message|>",
       CHANNEL "tide <|constrain|>json<|message|>{\"port\": \"\1X",
       "<|channel|>analysis<|message|>a\1<|message|>"}},
 };
@@ -309,14 +312,14 @@ static void check_rows(const row *all, size_t count, const json_t *format)
         cot_error error;
         cot_constraint *c = compile(r->family, list, format, &v, &error);
         if (!c) fail_msg("%s: %s", r->family, error.message);
-        for (size_t k = 0; k < 6 && r->right[k]; k++) {
+        for (size_t k = 0; k < ROW_TEXTS && r->right[k]; k++) {
             const size_t n = accepted(c, &v, r->right[k], NULL);
             if (n == strlen(r->right[k]) + 1) continue;
             print_message("%s, %s: %.*s [refused] %s\n", r->family, i % 2 ? "tokens" : "text", (int)n,
                           r->right[k], r->right[k] + n);
             wrong++;
         }
-        for (size_t k = 0; k < 6 && r->wrong[k]; k++) {
+        for (size_t k = 0; k < ROW_TEXTS && r->wrong[k]; k++) {
             char text[512];
             const size_t at = strcspn(r->wrong[k], "\1");
             snprintf(text, sizeof text, "%.*s%s", (int)at, r->wrong[k], r->wrong[k] + at + 1);
@@ -436,7 +439,7 @@ static void check_walks(const row *all, size_t count, const json_t *format)
         cot_constraint *c = compile(r->family, list, format, &v, &error);
         assert_non_null(c);
         for (size_t k = 0; k < 12; k++) {
-            const char *begin = r->wrong[k % 6] ? r->wrong[k % 6] : r->wrong[0];
+            const char *begin = r->wrong[k % ROW_TEXTS] ? r->wrong[k % ROW_TEXTS] : r->wrong[0];
             cot_buffer text = {0};
             if (walk(&draw, c, &v, begin, &text)) {
                 const cot_dialect *d = cot_dialect_named(r->family);
