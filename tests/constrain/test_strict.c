@@ -16,7 +16,14 @@
 
 #define CASES COT_SHARED "/golden/agents/tools.jsonl"
 
-enum { EOS = 256, FIRST_MARKER = 270, MARKERS = 16, VOCAB = FIRST_MARKER + MARKERS, SKIPPED = 77 };
+enum {
+    NO_BYTES = 0xf8 /* that and more no UTF-8 has */,
+    EOS = 256,
+    FIRST_MARKER = 270,
+    MARKERS = 16,
+    VOCAB = FIRST_MARKER + MARKERS,
+    SKIPPED = 77
+};
 
 /* A vocabulary of bytes, behind which a family's markers are tokens. */
 typedef struct vocabulary {
@@ -401,7 +408,7 @@ static bool walk(struct draw *draw, const cot_constraint *constraint, const voca
         } else {
             assert_int_equal(cot_constraint_mask(c, &mask, NULL), COT_OK);
             for (int32_t t = 0; t < FIRST_MARKER + v->count; t++)
-                if (mask[t / 32] >> t % 32 & 1 && (t < EOS || t >= FIRST_MARKER)) may[count++] = t;
+                if (mask[t / 32] >> t % 32 & 1 && (t < NO_BYTES || t >= FIRST_MARKER)) may[count++] = t;
             ends = cot_constraint_may_end(c);
             if (!ends) token = may[draw_below(draw, count)];
         }
