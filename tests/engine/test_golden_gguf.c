@@ -1,12 +1,12 @@
 /* The same models in GGUF: what another's code computed of the hub's folder, or of the numbers that quantised blocks stand for, comes
  * out of the file, at several numbers of ranks, threads and processes, prefill and token by token. */
+#include "harness/checkpoint/weights.h"
 #include "harness/cmocka.h"
 #include "harness/engine/answers.h"
 #include "harness/engine/golden.h"
 #include "harness/refused.h"
 #include "harness/scratch.h"
 
-#include "checkpoint/stored.h"
 #include "coterie/model.h"
 
 #include <stdio.h>
@@ -105,45 +105,6 @@ static void every_type(void **state)
     }
 }
 
-/* Weights that a folder made of a file holds are the file's numbers, in whatever form. */
-static void expect_same_weights(const char *file, const char *folder)
-{
-    cot_checkpoint *of_file, *of_folder;
-    char *notes;
-    cot_error error;
-    if (cot_checkpoint_open(&of_file, file, &notes, &error) != COT_OK) fail_msg("%s", error.message);
-    free(notes);
-    if (cot_checkpoint_open(&of_folder, folder, &notes, &error) != COT_OK) fail_msg("%s", error.message);
-    free(notes);
-    const cot_config *c = cot_checkpoint_config(of_folder);
-    for (int w = 0; w < COT_WEIGHTS; w++)
-        for (int64_t l = 0; l < (cot_weight_is_layered((cot_weight)w) ? c->layers : 1); l++) {
-            int64_t rows, columns;
-            cot_weight_shape(c, (cot_weight)w, l, &rows, &columns);
-            const int64_t experts = cot_weight_is_expert((cot_weight)w) ? c->gate.experts : 1;
-            float *x = malloc((size_t)(rows * columns + 1) * sizeof *x),
-                  *y = malloc((size_t)(rows * columns + 1) * sizeof *y);
-            const bool turned = c->family->gguf.pairs && (w == COT_WEIGHT_Q || w == COT_WEIGHT_K);
-            for (int64_t e = 0; rows && e < experts; e++) {
-                const cot_weight_piece piece = {(cot_weight)w, l, e, 0, rows, 0, columns};
-                if (cot_checkpoint_read(of_file, &piece, x, &error) != COT_OK ||
-                    cot_checkpoint_read(of_folder, &piece, y, &error) != COT_OK)
-                    fail_msg("%s", error.message);
-                for (int64_t i = 0; i < rows * columns; i++) { // 2 i of a head was i, 2 i + 1 was d / 2 + i
-                    const int64_t r = i / columns, in_head = r % c->head_dim, d = c->head_dim,
-                                  from = turned ? r - in_head + in_head % (d / 2) * 2 + in_head / (d / 2) : r;
-                    if (x[from * columns + i % columns] != y[i])
-                        fail_msg("%s, %s of layer %d, expert %d: element %d is %g, was %g", file,
-                                 cot_weight_name((cot_weight)w), (int)l, (int)e, (int)i, (double)y[i],
-                                 (double)x[from * columns + i % columns]);
-                }
-            }
-            free(x), free(y);
-        }
-    cot_checkpoint_close(of_file);
-    cot_checkpoint_close(of_folder);
-}
-
 static void expect_folder(scratch_pad *pad, const struct paths *p)
 {
     char folder[512];
@@ -155,7 +116,7 @@ static void expect_folder(scratch_pad *pad, const struct paths *p)
     if (cot_model_convert(p->file, folder, &options, &notes, &error) != COT_OK)
         fail_msg("%s: %s", p->file, error.message);
     free(notes);
-    expect_same_weights(p->file, folder);
+    expect_same_weights(folder, p->file);
     struct answers a;
     if (!answers_open_of(&a, folder, p->config, p->expected)) fail_msg("'%s' is missing", p->expected);
     answers_compare(&a, &(struct setting){.ranks = 2, .attention = "dp", .kv_tokens = 256});

@@ -4,6 +4,7 @@
 #include "harness/seed.h"
 
 #include "base/rng.h"
+#include "checkpoint/stored.h"
 #include "kernels/pack.h"
 
 #include <math.h>
@@ -104,4 +105,47 @@ void check_all_pieces(const cot_checkpoint *checkpoint)
             check_piece(checkpoint, (cot_weight)w, l, 0, draw++);
             check_piece(checkpoint, (cot_weight)w, l, config->gate.experts - 1, draw++);
         }
+}
+
+/* Where row r of a head of d rows lies in pairs: 2 i was i, 2 i + 1 was d / 2 + i. */
+static int64_t row_in_pairs(int64_t r, int64_t d)
+{
+    const int64_t i = r % d;
+    return r - i + i % (d / 2) * 2 + i / (d / 2);
+}
+
+static void expect_same_weight(const cot_checkpoint *folder, const cot_checkpoint *file, cot_weight weight,
+                               int64_t layer, int64_t expert)
+{
+    const cot_config *c = cot_checkpoint_config(file);
+    const bool turned = c->family->gguf.pairs && (weight == COT_WEIGHT_Q || weight == COT_WEIGHT_K);
+    int64_t rows, columns, own_rows, own_columns;
+    float *x = whole(file, weight, layer, expert, &rows, &columns),
+          *y = whole(folder, weight, layer, expert, &own_rows, &own_columns);
+    if (!x != !y) fail_msg("one has no %s of layer %d", cot_weight_name(weight), (int)layer);
+    for (int64_t r = 0; x && r < rows; r++) {
+        const float *from = x + (turned ? row_in_pairs(r, c->head_dim) : r) * columns;
+        for (int64_t k = 0; k < columns; k++)
+            if (from[k] != y[r * columns + k])
+                fail_msg("%s of layer %d, expert %d: (%d, %d) is %g, was %g", cot_weight_name(weight),
+                         (int)layer, (int)expert, (int)r, (int)k, (double)y[r * columns + k],
+                         (double)from[k]);
+    }
+    free(x), free(y);
+}
+
+void expect_same_weights(const char *folder, const char *file)
+{
+    cot_checkpoint *a = opened(folder), *b = opened(file);
+    const cot_config *c = cot_checkpoint_config(a);
+    for (int w = 0; w < COT_WEIGHTS; w++) {
+        const cot_weight weight = (cot_weight)w;
+        if (weight == COT_WEIGHT_K_B || weight == COT_WEIGHT_V_B) continue; // KV_B once more
+        const int64_t layers = cot_weight_is_layered(weight) ? c->layers : 1,
+                      experts = cot_weight_is_expert(weight) ? c->gate.experts : 1;
+        for (int64_t l = 0; l < layers; l++)
+            for (int64_t e = 0; e < experts; e++) expect_same_weight(a, b, weight, l, e);
+    }
+    cot_checkpoint_close(a);
+    cot_checkpoint_close(b);
 }

@@ -17,5 +17,8 @@ void *dirty(int64_t bytes);
 
 /* A random piece of every weight, read, packed in two parts and packed transposed, against the whole. */
 void check_all_pieces(const cot_checkpoint *checkpoint);
+/* Every weight of a folder that was made of a GGUF file is the file's, to the bit; rows of q and k that lie in pairs there lie in
+ * halves in the folder. */
+void expect_same_weights(const char *folder, const char *file);
 
 #endif
