@@ -276,11 +276,24 @@ cot_status cot_tokenizer_open_gguf(cot_tokenizer **tokenizer, const char *path, 
     return open_told(tokenizer, NULL, path, error);
 }
 
+/* Names of members have none when tokenizer.json is read. */
+static cot_status refuse_nuls(const cot_vocab *vocab, const char *path, cot_error *error)
+{
+    for (size_t id = 0; id < vocab->size; id++) {
+        const cot_vocab_entry *entry = &vocab->entries[id];
+        if (memchr(vocab->strings.data + entry->offset, 0, entry->bytes))
+            return cot_fail(error, COT_UNSUPPORTED,
+                            "token %zu of '%s' has a NUL in it, which no tokenizer.json holds", id, path);
+    }
+    return COT_OK;
+}
+
 cot_status cot_tokenizer_tell_gguf(json_t **told, const char *path, cot_error *error)
 {
     cot_tokenizer *tokenizer;
     json_t *parts = NULL;
     cot_status status = open_told(&tokenizer, &parts, path, error);
+    if (status == COT_OK) status = refuse_nuls(&tokenizer->vocab, path, error);
     *told = status == COT_OK ? cot_tokenizer_tell(tokenizer, parts) : NULL;
     json_decref(parts);
     cot_tokenizer_close(tokenizer);

@@ -27,7 +27,7 @@ struct cot_tokenizer {
 cot_status cot_tokenizer_load_parts(cot_tokenizer *tokenizer, const json_t *root, cot_error *error);
 /* The tokenizer of a GGUF file's metadata. */
 cot_status cot_tokenizer_open_gguf(cot_tokenizer **tokenizer, const char *path, cot_error *error);
-/* The same in the words of tokenizer.json. Errors: those of opening it. */
+/* The same in the words of tokenizer.json. Errors: those of opening it, UNSUPPORTED (a NUL in a token). */
 cot_status cot_tokenizer_tell_gguf(json_t **told, const char *path, cot_error *error);
 /* A tokenizer's vocabulary and merges as tokenizer.json has them, with `parts`, its other members; NULL when out of memory. */
 json_t *cot_tokenizer_tell(const cot_tokenizer *tokenizer, const json_t *parts);

@@ -182,8 +182,34 @@ static void golden_vocabularies(void **state)
     }
 }
 
+/* Two tokens, the second of which has a NUL. */
+static void nuls(void **state)
+{
+    scratch_pad *pad = *state;
+    gguf_file f = {0};
+    cot_tokenizer *t;
+    json_t *told;
+    size_t bytes;
+    gguf_string(&f, "tokenizer.ggml.model", "llama");
+    gguf_array(&f, "tokenizer.ggml.tokens", COT_GGUF_STRING, 2);
+    gguf_text(&f.pairs, "a");
+    gguf_number(&f.pairs, 3, 8);
+    assert_true(cot_buffer_append(&f.pairs, "a\0b", 3));
+    gguf_array(&f, "tokenizer.ggml.scores", COT_GGUF_F32, 2);
+    for (int i = 0; i < 2; i++) gguf_number(&f.pairs, 0, 4);
+    uint8_t *data = gguf_bytes(&f, &bytes);
+    put_file(pad, "nul.gguf", data, bytes);
+    assert_int_equal(cot_tokenizer_open(&t, in_scratch(pad, "nul.gguf"), &error), COT_OK);
+    cot_tokenizer_close(t);
+    assert_refused(cot_tokenizer_tell_gguf(&told, in_scratch(pad, "nul.gguf"), &error), &error,
+                   "has a NUL in it, which no tokenizer.json holds");
+    assert_null(told);
+    free(data);
+    gguf_free(&f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_vocabularies)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_vocabularies), cmocka_unit_test(nuls)};
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
