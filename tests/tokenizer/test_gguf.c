@@ -121,7 +121,7 @@ static bool is_spelt(const cot_tokenizer *t, int32_t id)
 /* All that either says of each id, what each token's own string becomes, and strings of drawn tokens. */
 static void expect_same(const cot_tokenizer *a, const cot_tokenizer *b)
 {
-    uint64_t draws = test_seed();
+    uint64_t draws = 1;
     const size_t size = cot_tokenizer_size(a);
     assert_int_equal(size, cot_tokenizer_size(b));
     for (int32_t id = 0; id < (int32_t)size; id++) {
