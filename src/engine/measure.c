@@ -383,6 +383,7 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     if (status == COT_OK) status = choose_exchange(e, options, error);
     e->budgeting.bytes = options->given.memory.total_bytes;
     e->budgeting.moves = e->runner.gives_back = split_moves(options);
+    e->runner.spare = options->given.experts.spare_slots;
     if (status == COT_OK) status = fill_pages(e, &options->given, error);
     if (status != COT_OK) return status;
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, l, 0, 1);

@@ -59,6 +59,15 @@ void cot_kv_give_up(cot_kv *kv, int32_t page)
     give_back(kv, page, page + 1);
 }
 
+void cot_kv_use_small_pages(const cot_kv *kv)
+{
+    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *begin =
+                kv->memory - (uintptr_t)kv->memory % small, // where others are, too, they have small ones
+        *end = kv->memory + (size_t)kv->pages * kv->page_bytes;
+    if (begin < end) madvise(begin, (size_t)(end - begin), MADV_NOHUGEPAGE);
+}
+
 /* Where what was in a page is by these pairs. */
 static int32_t page_now(const int32_t *moved, int64_t moves, int32_t page)
 {

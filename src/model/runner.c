@@ -173,6 +173,7 @@ static cot_status allocate(cot_runner *r, cot_loader *load, cot_error *error)
     cot_runner_lay_out_head_weights(r, &r->arena, load);
     lay_out_scratch(r, &r->arena);
     if (r->o.op->memory) status = r->o.op->memory->pin(r->rows.normed, r->network.operator_bytes, error);
+    if (r->o.gives_back) cot_runner_use_small_pages(r);
     r->network.pinned = r->o.op->memory && status == COT_OK;
     return status;
 }

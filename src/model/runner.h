@@ -23,8 +23,10 @@ typedef struct cot_runner_options {
     cot_pool *pool;                  // may be NULL
     int threads;                     // that may work for this rank at once, itself included
     const cot_expert_layout *layout; // of the model's MoE layers over the group's ranks, at first
-    bool gives_back;                 // what slots took goes back to the system when experts leave them
-    bool movable;                    // the last slots of layers that share a pool have one place together
+    bool
+        gives_back; // what slots took goes back to the system when experts leave them; so does what closed pages did
+    int32_t spare; // slots of a layer, the last of its own, that are empty at first; where it gives back
+    bool movable;  // the last slots of layers that share a pool have one place together
     /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot, in turn.
      * 0: all have. */
     int64_t expert_layers;

@@ -5,6 +5,8 @@
 #include "base/error.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -117,6 +119,20 @@ void cot_runner_place(cot_runner *r, const int32_t *words, int64_t count)
     cot_expert_epoch_follow(next, now, words, count);
     r->slots.layout = &next->layout;
     if (r->o.gives_back) empty_left(r, &now->layout);
+}
+
+void cot_runner_use_small_pages(const cot_runner *r)
+{
+    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
+    cot_kv_use_small_pages(&r->heads.kv);
+    for (int32_t l = 0; l < cot_runner_expert_layers(&r->o); l++) {
+        const cot_runner_pool *pool = &r->slots.pool[l];
+        const int32_t end = pool->first + pool->own, behind = end == pool->places - 1 ? pool->places : end;
+        uint8_t *first = cot_local(r->fabric, cot_runner_place_at(r, l, end - r->o.spare));
+        const size_t bytes = (size_t)(behind - end + r->o.spare) * (size_t)r->o.networks->slot_bytes[l],
+                     before = (uintptr_t)first % small;
+        madvise(first - before, bytes + before, MADV_NOHUGEPAGE);
+    }
 }
 
 void cot_runner_resize(cot_runner *r, const int32_t *moved, int64_t moves, int64_t open)

@@ -18,6 +18,8 @@ typedef struct cot_runner_slots {
 
 /* Each slot has a place, as at first (cot_runner_first_place). Errors: OUT_OF_MEMORY. */
 cot_status cot_runner_open_slots(cot_runner *r, cot_error *error);
+/* KV pages and spare slots lie in the system's small pages: what is closed or empty between those that are not takes nothing. Before they are touched. */
+void cot_runner_use_small_pages(const cot_runner *r);
 /* The slots of this rank: what is read into them is recorded. */
 void cot_runner_fill_slots(cot_runner *r, cot_loader *load);
 /* Gives the operator all layers, where it keeps weights elsewhere than in the slots. */

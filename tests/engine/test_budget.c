@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { RANKS = 4, SPARE = 3, TEXTS = 24, AT_ONCE = 6, CONTEXT_PAGES = 8, MOST_LOOKS = 400 };
@@ -281,7 +280,6 @@ static void splits_move_under_texts(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
-    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     live_through(NULL, &seed);
     if (CAN_FORK) live_through("processes", &seed);
 }
