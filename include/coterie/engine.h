@@ -56,7 +56,11 @@ typedef struct cot_engine_sizes {
     size_t weight_bytes; /* packed, over all ranks: what cot_engine_describe tells of the opened engine */
     size_t shared_bytes; /* of those: what every rank reads whole, of which a host keeps one copy */
     size_t rank_bytes;   /* the others, experts and attention's heads, on the rank that has most of them */
-    size_t total_bytes;  /* weights, KV cache and buffers: opening is refused beyond available_bytes */
+    /* Of layers that have a state in place of keys: what a sequence's states take, and a snapshot of them as much; all of them
+     * together, over all ranks. 0: there are no such layers. */
+    size_t state_bytes, states_bytes;
+    int64_t snapshots;  /* of those */
+    size_t total_bytes; /* weights, KV cache, states and buffers: opening is refused beyond available_bytes */
     /* What of that this host gives: all, or its part where ranks were started on several; weights that ranks share are
      * there once for each process. */
     size_t here_bytes;

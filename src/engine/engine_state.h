@@ -91,7 +91,6 @@ struct cot_engine {
     cot_runner_options runner;
     cot_arena attention; // scratch of the ranks in this process
     cot_engine_info info;
-    size_t state_bytes;       // of sequences and snapshots, over all ranks
     const char *name;         // of the model, for messages: while it is opened
     int32_t *moe_layer;       // [MoE layers]
     cot_expert_layout layout; // of those over the ranks, at first

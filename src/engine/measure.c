@@ -333,7 +333,7 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
         sizes->rank_bytes = own > sizes->rank_bytes ? own : sizes->rank_bytes;
         other += runner.scratch + runner.buffers + rounding + ROUND;
         const size_t kept = runner.cache + runner.states;
-        e->state_bytes = e->runner.data_parallel ? runner.states : e->state_bytes + runner.states;
+        sizes->states_bytes = e->runner.data_parallel ? runner.states : sizes->states_bytes + runner.states;
         if (!e->runner.data_parallel)
             cache += kept;
         else { // a page, or a sequence's state, is on one rank, between those that the rank does not touch
@@ -342,6 +342,8 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
             other += holes < ROUND ? holes : ROUND;
         }
     }
+    sizes->snapshots = sizes->states_bytes ? e->runner.snapshots : 0;
+    sizes->state_bytes = sizes->states_bytes / (size_t)(e->runner.sequences + e->runner.snapshots);
     cot_runner_options all = e->runner;
     all.threads = threads_of_all(e, fabric);
     cot_arena attention = {0};

@@ -24,13 +24,13 @@ static cot_status check_memory(const cot_engine *e, const cot_engine_options *o,
             "available",
             (double)sizes->total_bytes / 1e9, (double)o->memory.total_bytes / 1e9,
             (double)sizes->available_bytes / 1e9);
-    if (e->state_bytes)
+    if (sizes->states_bytes)
         return cot_fail(
             error, COT_OUT_OF_MEMORY,
             "the model needs %.2f GB of memory, %.2f GB of it for states of %lld sequences and %lld "
             "snapshots, %.1f MB each; %.2f GB are available",
-            (double)sizes->total_bytes / 1e9, (double)e->state_bytes / 1e9, (long long)r->sequences,
-            (long long)r->snapshots, (double)e->state_bytes / 1e6 / (double)(r->sequences + r->snapshots),
+            (double)sizes->total_bytes / 1e9, (double)sizes->states_bytes / 1e9, (long long)r->sequences,
+            (long long)sizes->snapshots, (double)sizes->state_bytes / 1e6,
             (double)sizes->available_bytes / 1e9);
     return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory, %.2f GB are available",
                     (double)sizes->total_bytes / 1e9, (double)sizes->available_bytes / 1e9);

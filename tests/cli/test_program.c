@@ -76,6 +76,61 @@ static void test_info_of_models(void **state)
     assert_string_equal(c.err, "coterie: '/' is no model: there is no config.json in it\n");
 }
 
+static json_int_t number_of(const json_t *of, const char *key)
+{
+    const json_t *number = json_object_get(of, key);
+    if (!json_is_integer(number)) fail_msg("'%s' is no integer", key);
+    return json_integer_value(number);
+}
+
+/* Of layers that have a state in place of keys: a sequence's states are told, those of snapshots are counted in what is needed. */
+static void test_info_of_states(void **state)
+{
+    (void)state;
+    enum { LAYERS = 30, TAPS = 4, K = 16, V = 32, DK = 128, DV = 128, SNAPSHOTS = 32 }; // Qwen3.6-35B-A3B's
+    static const char model[] =
+        "d=$(mktemp -d) && echo '{\"architectures\": [\"Qwen3_5MoeForCausalLM\"], \"eos_token_id\": 0, "
+        "\"max_position_embeddings\": 4096}' >$d/config.json && \"$coterie\" info $d %s; s=$?; rm -r $d; "
+        "exit "
+        "$s";
+    char line[512];
+    const json_int_t bytes = LAYERS * 4 * ((TAPS - 1) * (2 * K * DK + V * DV) + V * DK * DV);
+    snprintf(line, sizeof line, model, "--json");
+    capture_shell(&c, line);
+    assert_int_equal(c.status, 0);
+    json_t *o = json_loads(c.out, 0, NULL);
+    assert_non_null(o);
+    const json_t *sizes = json_object_get(o, "sizes");
+    assert_int_equal(json_array_size(sizes), 12);
+    for (size_t i = 0; i < 12; i++) { // heads of states divide among 1, 2, 4 and 8 ranks
+        const json_t *row = json_array_get(sizes, i);
+        assert_int_equal(number_of(row, "state_bytes"), bytes);
+        assert_int_equal(number_of(row, "snapshots"), SNAPSHOTS);
+        assert_int_equal(number_of(row, "states_bytes"), (SNAPSHOTS + 1) * bytes);
+        assert_true(number_of(row, "total_bytes") >
+                    number_of(row, "weight_bytes") + number_of(row, "states_bytes"));
+    }
+    json_decref(o);
+    snprintf(line, sizeof line, model, "");
+    capture_shell(&c, line);
+    assert_int_equal(c.status, 0);
+    char told[256];
+    snprintf(told, sizeof told,
+             "\nstates        %.2f MB a sequence, and a snapshot as much, of which serve keeps %d "
+             "(--state-snapshots): %.3f GB\n",
+             (double)bytes / 1e6, SNAPSHOTS, (double)(SNAPSHOTS * bytes) / 1e9);
+    if (!strstr(c.out, told)) fail_msg("'%s' is not in: %s", told, c.out);
+
+    capture_shell(&c, "\"$coterie\" info " COT_SOURCE "/models/tiny | grep ^states"); // it has none
+    assert_string_equal(c.out, "");
+    capture_shell(&c, "\"$coterie\" info " COT_SOURCE "/models/tiny --ranks 1 --json");
+    o = json_loads(c.out, 0, NULL);
+    const json_t *row = json_array_get(json_object_get(o, "sizes"), 0);
+    assert_int_equal(
+        number_of(row, "state_bytes") + number_of(row, "snapshots") + number_of(row, "states_bytes"), 0);
+    json_decref(o);
+}
+
 /* Every command that the overview lists explains itself, with an example. */
 static void test_help_of_each(void **state)
 {
@@ -168,10 +223,10 @@ static void test_fabrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),          cmocka_unit_test(test_info),
-        cmocka_unit_test(test_info_of_models),   cmocka_unit_test(test_help_of_each),
-        cmocka_unit_test(test_help_of_families), cmocka_unit_test(test_unwritable_output),
-        cmocka_unit_test(test_fabrics),
+        cmocka_unit_test(test_version),           cmocka_unit_test(test_info),
+        cmocka_unit_test(test_info_of_models),    cmocka_unit_test(test_info_of_states),
+        cmocka_unit_test(test_help_of_each),      cmocka_unit_test(test_help_of_families),
+        cmocka_unit_test(test_unwritable_output), cmocka_unit_test(test_fabrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

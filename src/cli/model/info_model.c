@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 static const int usual_ranks[] = {1, 2, 4, 8};
-enum { PRECISIONS = 3, USUAL_RANKS = 4 };
+enum { PRECISIONS = 3, USUAL_RANKS = 4, SERVED_BLOCK_TOKENS = 16 };
 
 /* A model's sizes for every precision and number of ranks that are asked for. */
 struct sizes {
@@ -20,6 +20,7 @@ struct sizes {
     cot_engine_sizes of[PRECISIONS * USUAL_RANKS]; // [PRECISIONS][counts]
 };
 
+/* Where layers have states, with the snapshots that `serve` keeps of them. */
 static cot_status measure(struct sizes *sizes, const char *model, int ranks, cot_error *error)
 {
     cot_engine_options options[PRECISIONS * USUAL_RANKS];
@@ -31,6 +32,9 @@ static cot_status measure(struct sizes *sizes, const char *model, int ranks, cot
         options[i].weights.precision = cli_weights_precision_words[i / counts];
         options[i].group.ranks = sizes->ranks[i % counts];
     }
+    cot_status status = cot_engine_measure(sizes->of, model, options, (size_t)(PRECISIONS * counts), error);
+    if (status != COT_OK || !sizes->of->state_bytes) return status;
+    for (int i = 0; i < PRECISIONS * counts; i++) options[i].memory.block_tokens = SERVED_BLOCK_TOKENS;
     return cot_engine_measure(sizes->of, model, options, (size_t)(PRECISIONS * counts), error);
 }
 
@@ -81,12 +85,15 @@ static int print_json(const cot_model_info *m, const cot_model_files *files, con
         for (int r = 0; r < sizes->counts; r++) {
             const cot_engine_sizes *s = &sizes->of[p * sizes->counts + r];
             json_array_append_new(
-                rows, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:b}", "precision",
-                                cli_weights_precision_words[p], "weights", s->weights, "weights_attention",
-                                s->weights_attention, "weights_head", s->weights_head, "ranks",
-                                sizes->ranks[r], "weight_bytes", (json_int_t)s->weight_bytes, "shared_bytes",
-                                (json_int_t)s->shared_bytes, "rank_bytes", (json_int_t)s->rank_bytes,
-                                "total_bytes", (json_int_t)s->total_bytes, "fits", fits(s)));
+                rows,
+                json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "precision",
+                          cli_weights_precision_words[p], "weights", s->weights, "weights_attention",
+                          s->weights_attention, "weights_head", s->weights_head, "ranks", sizes->ranks[r],
+                          "weight_bytes", (json_int_t)s->weight_bytes, "shared_bytes",
+                          (json_int_t)s->shared_bytes, "rank_bytes", (json_int_t)s->rank_bytes, "state_bytes",
+                          (json_int_t)s->state_bytes, "snapshots", (json_int_t)s->snapshots, "states_bytes",
+                          (json_int_t)s->states_bytes, "total_bytes", (json_int_t)s->total_bytes, "fits",
+                          fits(s)));
         }
     json_t *o = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:o, s:o, s:o, s:o}",
@@ -136,6 +143,12 @@ static void print_text(const cot_model_info *m, const cot_model_files *files, co
     else
         printf("no tokenizer.json\n");
     print_files(files);
+    const cot_engine_sizes *first = sizes->of;
+    if (first->state_bytes)
+        printf("states        %.2f MB a sequence, and a snapshot as much, of which serve keeps %" PRId64
+               " (--state-snapshots): %.3f GB\n",
+               (double)first->state_bytes / 1e6, first->snapshots,
+               (double)first->state_bytes * (double)first->snapshots / 1e9);
     const size_t available = sizes->of[0].available_bytes;
     if (available != SIZE_MAX) printf("memory        %.2f GB are available now\n", (double)available / 1e9);
     cli_heading(
