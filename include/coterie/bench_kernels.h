@@ -3,6 +3,7 @@
 #define COTERIE_BENCH_KERNELS_H
 #include "coterie/roof.h"
 #include "coterie/status.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,6 +38,9 @@ typedef struct cot_bench_kernels_row {
     double read_share, multiply_share; /* of the roofs, by the median */
     cot_roof roof;                     /* the higher of those measured before and after the form's rows */
     double drift;                      /* the greatest factor between these two */
+    /* The median over the least time that both roofs allow: that of the reads, or of the products. */
+    double over_roof;
+    bool reads_bound; /* because of the reads */
 } cot_bench_kernels_row;
 
 /* Measures and calls `found` with each row in turn, on the calling thread: forms in the order of docs/FORMATS.md, arithmetics,

@@ -96,7 +96,7 @@ static void set_roofs(double flops0, double flops1, double reads0, double reads1
 static void expect_shares(const char *prefill, const char *decode)
 {
     const char *expected[] = {prefill, decode}, *names[] = {"\nprefill ", "\ndecode "},
-               *roofs[] = {" of the bf16 roof\n", " of the read roof\n"};
+               *roofs[] = {" of the bf16 roof; ", " of the read roof; "};
     for (int i = 0; i < 2; i++) {
         char *line = strstr(c.out, names[i]);
         assert_non_null(line);
@@ -131,8 +131,10 @@ static void test_model(void **state)
     MODEL("--ranks", "1");
     expect_shares(NULL, NULL);
     assert_non_null(strstr(c.out, "fp32 1200000.0, bf16 2400000.0 GFLOP/s, read 1200000.0 GB/s"));
+    if (!strstr(c.out, "x the larger roof (read)\n")) fail_msg("%s", c.out); // decode
     set_roofs(1, 1, 1e15, 4e15);
     MODEL("--ranks", "1");
+    assert_null(strstr(c.out, "x the larger roof"));
     expect_shares("times its roof", "differ 4.0 times");
     set_roofs(1e15, 3e15, 1, 1);
     MODEL("--json");
@@ -148,6 +150,42 @@ static void test_model(void **state)
     assert_true(fabs(share * 4e15 / json_real_value(json_object_get(json, "prefill_flops")) - 1) <
                 0.6); // median of two
     assert_true(json_real_value(json_object_get(json, "decode_roof_share")) > 0);
+    json_decref(json);
+}
+
+/* A phase's time over the larger roof, by its own rates. */
+static void expect_over_roof(const json_t *json, const char *phase, const char *larger, double multiply_roof,
+                             double read_roof)
+{
+    char name[64];
+#define OF(field) (snprintf(name, sizeof name, "%s_%s", phase, field), json_object_get(json, name))
+    const double multiply = json_real_value(OF("flops")) / multiply_roof,
+                 read = json_real_value(OF("bytes_per_second")) / read_roof;
+    assert_true(multiply > 0 && read > 0);
+    assert_string_equal(json_string_value(OF("larger_roof")), larger);
+    const double over = json_real_value(OF("over_roof"));
+    if (fabs(over * fmax(multiply, read) - 1) > 1e-9) fail_msg("%s: %g, %g, %g", phase, over, multiply, read);
+#undef OF
+}
+
+/* One run, so that medians are of the same. A prompt is bound by products, what follows by reads: there a token meets q, k, v
+ * and o, the gate, 8 of 64 experts and the output. */
+static void test_model_over_roof(void **state)
+{
+    (void)state;
+    set_roofs(1e15, 1e15, 1e15, 1e15);
+    RUN("bench", "model", "--layers", "1", "--prompt-tokens", "32", "--decode-tokens", "2", "--repeat", "1",
+        "--threads", "2", "--json");
+    json_t *json = json_loads(c.out, 0, NULL);
+    expect_over_roof(json, "prefill", "multiply", 2e15, 1e15);
+    expect_over_roof(json, "decode", "read", 2e15, 1e15);
+    const double hidden = 2048,
+                 weights = 4 * hidden * hidden + 64 * hidden + 8 * 3 * hidden * 1024, // norms, too
+        scores = 2 * hidden * (33 + 34) / 2, // of the two tokens in the mean
+        token = 2 * (weights + scores + hidden * 50304);
+    const double told = json_real_value(json_object_get(json, "decode_flops")) /
+                        json_real_value(json_object_get(json, "decode_tokens_per_second"));
+    if (fabs(told / token - 1) > 1e-3) fail_msg("a token is %g operations, told %g", token, told);
     json_decref(json);
 }
 
@@ -212,11 +250,12 @@ static void test_kernels(void **state)
                  {"int4", "int8", 10368}, {"mxfp4", "fp32", 9856}, {"mxfp4", "bf16", 9856},
                  {"mxfp4", "int8", 9856}};
     enum { FORMS = sizeof forms / sizeof *forms };
-    set_roofs(1e12, 1.2e12, 4e12, 3e12);
+    set_roofs(1e12, 1.2e12, 4e11, 3e11);
     RUN("bench", "kernels", "--shape", "64,96,2,1", "--rows", "3,65", "--mib", "1", "--threads", "2",
         "--json");
     json_t *rows = json_loads(c.out, 0, NULL);
     assert_int_equal(json_array_size(rows), 2 * FORMS);
+    size_t bound[2] = {0}; // by multiplying, by reads
     for (size_t i = 0; i < 2 * FORMS; i++) {
         const json_t *row = json_array_get(rows, i);
         const double bytes = forms[i / 2].bytes + 64, // a network begins with its matrices' forms
@@ -232,13 +271,19 @@ static void test_kernels(void **state)
         assert_true(number(row, "operations") == 6.0 * 64 * 96 * n * experts);
         assert_true(0 < number(row, "least_ns") && number(row, "least_ns") <= ns &&
                     ns <= number(row, "most_ns"));
-        assert_true(number(row, "read_roof") == 4e12 && number(row, "multiply_roof") == roof);
-        assert_true(fabs(number(row, "read_share") / (bytes * experts / ns * 1e9 / 4e12) - 1) < 1e-9);
+        assert_true(number(row, "read_roof") == 4e11 && number(row, "multiply_roof") == roof);
+        assert_true(fabs(number(row, "read_share") / (bytes * experts / ns * 1e9 / 4e11) - 1) < 1e-9);
         assert_true(fabs(number(row, "multiply_share") / (number(row, "operations") / ns * 1e9 / roof) - 1) <
                     1e-9);
+        const double read_ns = bytes * experts / 4e11 * 1e9,
+                     multiply_ns = number(row, "operations") / roof * 1e9;
+        assert_int_equal(json_is_true(json_object_get(row, "reads_bound")), read_ns > multiply_ns);
+        bound[read_ns > multiply_ns]++;
+        assert_true(fabs(number(row, "over_roof") / (ns / fmax(read_ns, multiply_ns)) - 1) < 1e-9);
         assert_true(json_is_false(json_object_get(row, "busy")));
     }
     json_decref(rows);
+    assert_true(bound[0] && bound[1]);
     set_roofs(1e12, 1e12, 4e12, 2e12);
     RUN("bench", "kernels", "--shape", "64,96,2,1", "--rows", "2", "--mib", "1", "--weights", "mxfp4",
         "--precision", "int8");
@@ -316,10 +361,15 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubts),       cmocka_unit_test(test_model),
-        cmocka_unit_test(test_model_buffer), cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_lost_rank),    cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_named_forms),  cmocka_unit_test(test_kernels_refusals),
+        cmocka_unit_test(test_doubts),
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_model_over_roof),
+        cmocka_unit_test(test_model_buffer),
+        cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_named_forms),
+        cmocka_unit_test(test_kernels_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

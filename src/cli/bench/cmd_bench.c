@@ -104,13 +104,19 @@ struct bench_model {
 
 enum { MOST_REPEATS = 100 };
 
+/* One repetition's steps that hold prompts, or its others. */
+struct phase {
+    double tokens, flops, bytes;       // a second
+    double multiply_share, read_share; // of its roofs
+    double over_roof;                  // its time over the least that both roofs allow
+};
+
 /* One repetition's rates. The machine's speed drifts: each is held against roofs of its own, for which those measured
  * before and after it are taken, whichever is higher. */
 struct rates {
-    double prefill_tokens, prefill_flops, decode_tokens, decode_bytes; // a second
-    double prefill_share, decode_share;                                // of its roofs
+    struct phase prefill, decode;
     double f32_roof, bf16_roof, read_roof;
-    double prefill_drift, decode_drift; // the higher of the two roofs over the lower
+    double multiply_drift, read_drift; // the higher of the two roofs over the lower
 };
 
 struct spread {
@@ -125,16 +131,17 @@ static struct spread spread_of(const struct rates *rates, int n, size_t field)
     return (struct spread){median, values[0], values[n - 1]};
 }
 
-/* Two operations for each weight that a token meets, but for the embedding, which is looked up, and the output, which only
- * the last one meets. Of OLMoE's shape, with as many KV heads as heads, the scores of attention too; of others they are left
- * out, so that their share of the roof is rather too low. */
-static double prefill_flops(const struct model_settings *s, const struct bench_model *m)
+/* Of a sequence's tokens before `tokens`, of which `outputs` meet the output: two operations for each weight that they meet
+ * but for the embedding, which is looked up. Of OLMoE's shape, with as many KV heads as heads, the scores of attention too; of
+ * others they are left out, so that their share of the roof is rather too low. */
+static double flops_before(int64_t tokens, int64_t outputs, const struct model_settings *s,
+                           const struct bench_model *m)
 {
-    const double t = (double)s->prompt_tokens, output = (double)m->info.hidden * (double)m->info.vocab;
+    const double t = (double)tokens, output = (double)m->info.hidden * (double)m->info.vocab;
     const double weights = (double)m->info.active_parameters - (m->tied ? 1 : 2) * output;
     const double scores =
         s->config ? 0 : (double)m->info.layers * t * (t + 1) / 2 * 2 * (double)m->info.hidden;
-    return 2 * (double)s->sequences * (t * weights + scores + output);
+    return 2 * (t * weights + scores + (double)outputs * output);
 }
 
 /* Tokens that look like nothing: each step is routed to other experts. */
@@ -168,58 +175,105 @@ static bool repeat(struct rates *rates, const struct model_settings *s, const st
         cli_complain_of(&error);
         return false;
     }
-    double prefill = (double)(after.prefill_ns - before.prefill_ns) / 1e9,
-           decode = (double)(after.decode_ns - before.decode_ns) / 1e9;
-    *rates =
-        (struct rates){.prefill_tokens = (double)(after.prefill_tokens - before.prefill_tokens) / prefill,
-                       .prefill_flops = prefill_flops(s, model) / prefill,
-                       .decode_tokens = (double)(after.decode_tokens - before.decode_tokens) / decode,
-                       .decode_bytes = (double)(after.decode_read_bytes - before.decode_read_bytes) / decode};
+    const double prefill = (double)(after.prefill_ns - before.prefill_ns) / 1e9,
+                 decode = (double)(after.decode_ns - before.decode_ns) / 1e9,
+                 decoded = (double)(after.decode_tokens - before.decode_tokens),
+                 prompt_flops = flops_before(s->prompt_tokens, 1, s, model),
+                 all_flops = flops_before(each, 1 + s->decode_tokens, s, model);
+    *rates = (struct rates){
+        .prefill = {.tokens = (double)(after.prefill_tokens - before.prefill_tokens) / prefill,
+                    .flops = (double)s->sequences * prompt_flops / prefill,
+                    .bytes = (double)(after.prefill_read_bytes - before.prefill_read_bytes) / prefill},
+        .decode = {.tokens = decoded / decode,
+                   .flops = decoded * (all_flops - prompt_flops) / (double)s->decode_tokens / decode,
+                   .bytes = (double)(after.decode_read_bytes - before.decode_read_bytes) / decode}};
     cot_stats_clear(&before);
     cot_stats_clear(&after);
     return true;
 }
 
-static json_t *share_json(const struct spread *share, const struct spread *drift)
+/* What the repetitions of a phase came to. */
+struct phase_spread {
+    struct spread tokens, flops, bytes;
+    struct spread share; // of the roof that is always named: of prefill multiplying, of decode reading
+    struct spread over_roof;
+    bool reads_bound; // the larger of both roofs is that of reads
+    char doubt[96],
+        over_doubt[96]; // why the share, and the time over the larger roof, are not to be trusted, or ""
+};
+
+static struct phase_spread phase_spread_of(const struct rates *rates, int n, size_t phase, bool reads)
 {
-    return *cli_roof_doubt((char[96]){0}, share->most, drift->median) ? json_null()
-                                                                      : json_real(share->median);
+#define OF(field) spread_of(rates, n, phase + offsetof(struct phase, field))
+#define DRIFT(field) spread_of(rates, n, offsetof(struct rates, field)).median
+    const struct spread multiply = OF(multiply_share), read = OF(read_share);
+    const double drifts[] = {DRIFT(multiply_drift), DRIFT(read_drift)};
+    struct phase_spread p = {.tokens = OF(tokens),
+                             .flops = OF(flops),
+                             .bytes = OF(bytes),
+                             .share = reads ? read : multiply,
+                             .over_roof = OF(over_roof),
+                             .reads_bound = read.median > multiply.median};
+#undef DRIFT
+#undef OF
+    cli_roof_doubt(p.doubt, p.share.most, drifts[reads]);
+    cli_roof_doubt(p.over_doubt, 1 / p.over_roof.least, drifts[p.reads_bound]);
+    return p;
 }
 
-static void print_json(const cot_engine_info *i, const struct spread *of)
+static json_t *unless_doubted(const char *doubt, double value)
 {
-    json_t *o = json_pack(
-        "{s:f, s:f, s:o, s:f, s:f, s:o, s:I, s:{s:f, s:f, s:f}}", "prefill_tokens_per_second", of[0].median,
-        "prefill_flops", of[1].median, "prefill_roof_share", share_json(&of[4], &of[9]),
-        "decode_tokens_per_second", of[2].median, "decode_bytes_per_second", of[3].median,
-        "decode_roof_share", share_json(&of[5], &of[10]), "weight_bytes", (json_int_t)i->weight_bytes, "roof",
-        "f32_flops", of[6].median, "bf16_flops", of[7].median, "read_bytes_per_second", of[8].median);
+    return *doubt ? json_null() : json_real(value);
+}
+
+static const char *larger_roof(const struct phase_spread *p)
+{
+    return p->reads_bound ? "read" : "multiply";
+}
+
+static void print_json(const cot_engine_info *i, const struct phase_spread *prefill,
+                       const struct phase_spread *decode, const struct spread *roofs)
+{
+    json_t *o =
+        json_pack("{s:f, s:f, s:f, s:o, s:o, s:s, s:f, s:f, s:f, s:o, s:o, s:s, s:I, s:{s:f, s:f, s:f}}",
+                  "prefill_tokens_per_second", prefill->tokens.median, "prefill_flops", prefill->flops.median,
+                  "prefill_bytes_per_second", prefill->bytes.median, "prefill_roof_share",
+                  unless_doubted(prefill->doubt, prefill->share.median), "prefill_over_roof",
+                  unless_doubted(prefill->over_doubt, prefill->over_roof.median), "prefill_larger_roof",
+                  larger_roof(prefill), "decode_tokens_per_second", decode->tokens.median, "decode_flops",
+                  decode->flops.median, "decode_bytes_per_second", decode->bytes.median, "decode_roof_share",
+                  unless_doubted(decode->doubt, decode->share.median), "decode_over_roof",
+                  unless_doubted(decode->over_doubt, decode->over_roof.median), "decode_larger_roof",
+                  larger_roof(decode), "weight_bytes", (json_int_t)i->weight_bytes, "roof", "f32_flops",
+                  roofs[0].median, "bf16_flops", roofs[1].median, "read_bytes_per_second", roofs[2].median);
     json_dumpf(o, stdout, JSON_INDENT(1));
     printf("\n");
     json_decref(o);
 }
 
-static void print_share(const struct spread *share, const struct spread *drift, const char *roof)
+static void print_share(const struct phase_spread *p, const char *roof)
 {
-    char why[96];
-    if (*cli_roof_doubt(why, share->most, drift->median))
-        printf("share of the %s roof not to be trusted: the machine was busy (%s)\n", roof, why);
+    if (*p->doubt)
+        printf("share of the %s roof not to be trusted: the machine was busy (%s)", roof, p->doubt);
     else
-        printf("%.1f %% (%.1f to %.1f) of the %s roof\n", 100 * share->median, 100 * share->least,
-               100 * share->most, roof);
+        printf("%.1f %% (%.1f to %.1f) of the %s roof", 100 * p->share.median, 100 * p->share.least,
+               100 * p->share.most, roof);
+    if (!*p->over_doubt) printf("; %.2fx the larger roof (%s)", p->over_roof.median, larger_roof(p));
+    printf("\n");
 }
 
 static void print_result(const struct model_settings *s, const cot_engine_info *i, const struct rates *rates)
 {
-    int n = (int)s->repeat;
-    enum { FIELDS = sizeof *rates / sizeof(double) };
-    struct spread of[FIELDS];
-    for (size_t f = 0; f < FIELDS; f++) of[f] = spread_of(rates, n, f * sizeof(double));
+    const int n = (int)s->repeat;
+    const struct spread roofs[] = {spread_of(rates, n, offsetof(struct rates, f32_roof)),
+                                   spread_of(rates, n, offsetof(struct rates, bf16_roof)),
+                                   spread_of(rates, n, offsetof(struct rates, read_roof))};
+    const struct phase_spread prefill = phase_spread_of(rates, n, offsetof(struct rates, prefill), false),
+                              decode = phase_spread_of(rates, n, offsetof(struct rates, decode), true);
     if (s->json) {
-        print_json(i, of);
+        print_json(i, &prefill, &decode, roofs);
         return;
     }
-    const char *precision = s->engine.options.weights.precision;
     printf("cpu          %s, last-level cache %.0f MiB\n", cot_cpu_name(),
            (double)cot_last_level_cache_bytes() / (1 << 20));
     printf("shape        %s, %lld layers, hidden %lld, %lld experts, top %lld; %.2f GB of %s weights\n",
@@ -230,11 +284,12 @@ static void print_result(const struct model_settings *s, const cot_engine_info *
            (long long)s->decode_tokens);
     printf("roofs        fp32 %.1f, bf16 %.1f GFLOP/s, read %.1f GB/s; %d runs, each beside its own: median "
            "(least to most)\n",
-           of[6].median / 1e9, of[7].median / 1e9, of[8].median / 1e9, n);
-    printf("prefill      %.1f tokens/s, %.1f GFLOP/s, ", of[0].median, of[1].median / 1e9);
-    print_share(&of[4], &of[9], precision);
-    printf("decode       %.1f tokens/s, %.1f GB/s of weights and KV, ", of[2].median, of[3].median / 1e9);
-    print_share(&of[5], &of[10], "read");
+           roofs[0].median / 1e9, roofs[1].median / 1e9, roofs[2].median / 1e9, n);
+    printf("prefill      %.1f tokens/s, %.1f GFLOP/s, ", prefill.tokens.median, prefill.flops.median / 1e9);
+    print_share(&prefill, s->engine.options.weights.precision);
+    printf("decode       %.1f tokens/s, %.1f GB/s of weights and KV, ", decode.tokens.median,
+           decode.bytes.median / 1e9);
+    print_share(&decode, "read");
 }
 
 /* Reads as many bytes as the weights are, but no more than far exceed any cache: what is left of memory may be little. */
@@ -261,17 +316,25 @@ static double drift(double a, double b)
     return fmax(a, b) / fmin(a, b);
 }
 
+static void hold_phase(struct phase *p, double multiply_roof, double read_roof)
+{
+    p->multiply_share = p->flops / multiply_roof;
+    p->read_share = p->bytes / read_roof;
+    p->over_roof = 1 / fmax(p->multiply_share, p->read_share);
+}
+
 static void hold_against_roofs(struct rates *rates, const char *precision, const cot_roof *before,
                                const cot_roof *after)
 {
+    const double multiply[] = {flop_roof(before, precision), flop_roof(after, precision)},
+                 higher = fmax(multiply[0], multiply[1]);
     rates->f32_roof = fmax(before->f32_flops, after->f32_flops);
     rates->bf16_roof = fmax(before->bf16_flops, after->bf16_flops);
     rates->read_roof = fmax(before->read_bytes_per_second, after->read_bytes_per_second);
-    rates->prefill_share =
-        rates->prefill_flops / fmax(flop_roof(before, precision), flop_roof(after, precision));
-    rates->decode_share = rates->decode_bytes / rates->read_roof;
-    rates->prefill_drift = drift(flop_roof(before, precision), flop_roof(after, precision));
-    rates->decode_drift = drift(before->read_bytes_per_second, after->read_bytes_per_second);
+    hold_phase(&rates->prefill, higher, rates->read_roof);
+    hold_phase(&rates->decode, higher, rates->read_roof);
+    rates->multiply_drift = drift(multiply[0], multiply[1]);
+    rates->read_drift = drift(before->read_bytes_per_second, after->read_bytes_per_second);
 }
 
 static bool measure(const struct model_settings *s, const struct bench_model *model, cot_engine *engine)
@@ -384,6 +447,9 @@ const cli_command cli_cmd_bench_model = {
         "Prefill is held "
         "against the multiply-add "
         "roof; decode against the read roof, over the weights and KV that each step must read once. "
+        "After it, of both: how many times as long it takes as the larger of both roofs' times, and which "
+        "one is "
+        "larger (\"prefill_over_roof\" and so on in JSON). "
         "Roofs are measured before and after each run, reads over a buffer as large as the weights, but "
         "2 GiB at most, and the higher ones count. Where they differ 1.5 times, or a run comes to more than "
         "105 % of them, "

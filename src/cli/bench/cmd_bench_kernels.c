@@ -53,15 +53,16 @@ static bool is_doubtful(const cot_bench_kernels_row *row)
 
 static json_t *json_of(const struct report *r, const cot_bench_kernels_row *row)
 {
-    return json_pack(
-        "{s:s, s:I, s:I, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b}",
-        "shape", r->shape, "hidden", (json_int_t)r->hidden, "intermediate", (json_int_t)r->intermediate,
-        "weights", row->weights, "precision", row->precision, "isa", row->isa, "threads", r->threads, "rows",
-        (json_int_t)row->rows, "experts", (json_int_t)row->experts, "weight_bytes",
-        (json_int_t)row->weight_bytes, "operations", row->operations, "least_ns", row->least_ns, "median_ns",
-        row->median_ns, "most_ns", row->most_ns, "read_share", row->read_share, "multiply_share",
-        row->multiply_share, "read_roof", row->roof.read_bytes_per_second, "multiply_roof",
-        multiply_roof(row), "busy", is_doubtful(row));
+    return json_pack("{s:s, s:I, s:I, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+                     "s:f, s:f, s:b, s:b}",
+                     "shape", r->shape, "hidden", (json_int_t)r->hidden, "intermediate",
+                     (json_int_t)r->intermediate, "weights", row->weights, "precision", row->precision, "isa",
+                     row->isa, "threads", r->threads, "rows", (json_int_t)row->rows, "experts",
+                     (json_int_t)row->experts, "weight_bytes", (json_int_t)row->weight_bytes, "operations",
+                     row->operations, "least_ns", row->least_ns, "median_ns", row->median_ns, "most_ns",
+                     row->most_ns, "read_share", row->read_share, "multiply_share", row->multiply_share,
+                     "read_roof", row->roof.read_bytes_per_second, "multiply_roof", multiply_roof(row),
+                     "over_roof", row->over_roof, "reads_bound", row->reads_bound, "busy", is_doubtful(row));
 }
 
 static void print_row(void *context, const cot_bench_kernels_row *row)
@@ -75,20 +76,20 @@ static void print_row(void *context, const cot_bench_kernels_row *row)
     if (!r->begun) {
         printf("experts of %s, %lld by %lld; %s, %d threads, last-level cache %.0f MiB; median (least to "
                "most) of "
-               "%d runs\n\n%-7s %-6s %5s %8s %22s %9s %9s %9s\n",
+               "%d runs\n\n%-7s %-6s %5s %8s %22s %9s %9s %9s %14s\n",
                r->shape, (long long)r->hidden, (long long)r->intermediate, row->isa, r->threads,
                (double)cot_last_level_cache_bytes() / (1 << 20), COT_BENCH_KERNELS_RUNS, "weights", "by",
-               "rows", "GB/s", "of the read roof", "GFLOP/s", "of roof", "roof");
+               "rows", "GB/s", "of the read roof", "GFLOP/s", "of roof", "roof", "of larger roof");
         r->begun = true;
     }
     const double again = row->median_ns * row->read_share;
     char spread[32];
     snprintf(spread, sizeof spread, "%.1f %% (%.1f to %.1f)", 100 * row->read_share,
              100 * again / row->most_ns, 100 * again / row->least_ns);
-    printf("%-7s %-6s %5lld %8.1f %22s %9.1f %7.1f %% %9.1f%s\n", row->weights, row->precision,
+    printf("%-7s %-6s %5lld %8.1f %22s %9.1f %7.1f %% %9.1f %5.2fx %8s%s\n", row->weights, row->precision,
            (long long)row->rows, (double)row->weight_bytes / row->median_ns, spread,
            row->operations / row->median_ns, 100 * row->multiply_share, multiply_roof(row) / 1e9,
-           is_doubtful(row) ? "  busy" : "");
+           row->over_roof, row->reads_bound ? "read" : "multiply", is_doubtful(row) ? "  busy" : "");
     fflush(stdout);
 }
 
@@ -169,15 +170,18 @@ static const cli_option options[] = {
 const cli_command cli_cmd_bench_kernels = {
     .name = "bench kernels",
     .summary = "measure products of weights in each form, by rows, against both roofs",
-    .details = "The products are those of SwiGLU experts, gate, up and down, with random weights; as many "
-               "experts follow one "
-               "another as no cache holds, but with more than 64 rows it is one. Of the read roof: bytes as "
-               "they are stored. "
-               "GFLOP/s are held against the multiply-add roof of the arithmetic. Roofs are measured before "
-               "and after the "
-               "rows of each form and arithmetic, and the higher ones count; busy: they differ 1.5 times, or "
-               "a median came "
-               "to more than 105 % of one, since other programs slowed them.",
+    .details =
+        "The products are those of SwiGLU experts, gate, up and down, with random weights; as many "
+        "experts follow one "
+        "another as no cache holds, but with more than 64 rows it is one. Of the read roof: bytes as "
+        "they are stored. "
+        "GFLOP/s are held against the multiply-add roof of the arithmetic. Of larger roof: how many times as "
+        "long the median is as the larger of both roofs' times, and which one is larger. Roofs are measured "
+        "before "
+        "and after the "
+        "rows of each form and arithmetic, and the higher ones count; busy: they differ 1.5 times, or "
+        "a median came "
+        "to more than 105 % of one, since other programs slowed them.",
     .examples = (const char *const[]){"coterie bench kernels",
                                       "coterie bench kernels --weights mxfp4 --shape gpt-oss --threads 1",
                                       "coterie bench kernels --precision int8 --rows 1,8 --json", NULL},

@@ -187,6 +187,8 @@ static void hold_against_roofs(cot_bench_kernels_row *row, int arithmetic)
     row->precision = arithmetics[arithmetic].name;
     row->read_share = (double)row->weight_bytes / row->median_ns * 1e9 / row->roof.read_bytes_per_second;
     row->multiply_share = row->operations / row->median_ns * 1e9 / roofs[arithmetic];
+    row->reads_bound = row->read_share > row->multiply_share;
+    row->over_roof = 1 / (row->reads_bound ? row->read_share : row->multiply_share);
 }
 
 static cot_status roof_now(cot_roof *roof, const struct bench *b, cot_error *error)
