@@ -315,7 +315,8 @@ void cot_engine_get_rebalancing(cot_engine *engine, cot_engine_rebalancing *reba
 
 /* From now on `events` are told, in place of others; copied. NULL: nobody is. */
 void cot_engine_watch_cache(cot_engine *engine, const cot_cache_events *events);
-/* Tells on_stored of all blocks that are there, each after the one before it. Errors: OUT_OF_MEMORY, before any is told. */
+/* Tells on_stored of all blocks that are there, each after the one before it, and on_state_stored of those of which the state is kept.
+ * Errors: OUT_OF_MEMORY, before any is told. */
 cot_status cot_engine_list_cache(const cot_engine *engine, const cot_cache_events *events, cot_error *error);
 
 /* Ends a request now, whether it waits or runs: its on_finish is called and its KV pages are free. Errors:

@@ -173,6 +173,8 @@ typedef struct cot_cache_block {
     size_t tokens;
     const void *salt; /* of a first one: the request's cache_salt; else NULL and 0 */
     size_t salt_bytes;
+    bool
+        needs_state; /* layers have a state in place of keys: texts go on from behind it where that is kept, too */
 } cot_cache_block;
 
 /* Blocks that come and go, told on the caller's thread as they do: during cot_engine_step, cot_engine_run,
@@ -182,6 +184,9 @@ typedef struct cot_cache_events {
     void *context;
     void (*on_stored)(void *context, const cot_cache_block *block);
     void (*on_removed)(void *context, int home, uint64_t hash); /* of that home's blocks */
+    /* The state behind a block, where it needs one, is kept from now on, or no longer. The block is there all the while. */
+    void (*on_state_stored)(void *context, const cot_cache_block *block);
+    void (*on_state_removed)(void *context, int home, uint64_t hash);
 } cot_cache_events;
 
 #ifdef __cplusplus

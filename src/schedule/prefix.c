@@ -210,21 +210,34 @@ void cot_prefix_let_go(cot_prefix_cache *cache, int32_t node)
 
 /* ---- telling ---- */
 
-static void tell_stored(const cot_prefix_cache *cache, const cot_cache_events *events, int32_t at)
+/* A node of the cache, as it is told. */
+static cot_cache_block block_of(const cot_prefix_cache *cache, int32_t at)
 {
     const cot_prefix_node *node = &cache->node[at];
     const cot_prefix_salt *salt = node->salt; // of a first one alone
-    const cot_cache_block block = {.home = node->home,
-                                   .is_first = node->parent < 0,
-                                   .hash = node->hash,
-                                   .parent = node->parent >= 0 ? cache->node[node->parent].hash
-                                             : salt            ? cot_cache_salt_hash(salt->data, salt->bytes)
-                                                               : 0,
-                                   .ids = ids_of(cache, at),
-                                   .tokens = (size_t)cache->block,
-                                   .salt = salt ? salt->data : NULL,
-                                   .salt_bytes = salt ? salt->bytes : 0};
+    return (cot_cache_block){.home = node->home,
+                             .is_first = node->parent < 0,
+                             .hash = node->hash,
+                             .parent = node->parent >= 0 ? cache->node[node->parent].hash
+                                       : salt            ? cot_cache_salt_hash(salt->data, salt->bytes)
+                                                         : 0,
+                             .ids = ids_of(cache, at),
+                             .tokens = (size_t)cache->block,
+                             .salt = salt ? salt->data : NULL,
+                             .salt_bytes = salt ? salt->bytes : 0,
+                             .needs_state = cache->snapshots.count > 0};
+}
+
+static void tell_stored(const cot_prefix_cache *cache, const cot_cache_events *events, int32_t at)
+{
+    const cot_cache_block block = block_of(cache, at);
     if (events->on_stored) events->on_stored(events->context, &block);
+}
+
+void cot_prefix_tell_state(const cot_prefix_cache *cache, const cot_cache_events *events, int32_t at)
+{
+    const cot_cache_block block = block_of(cache, at);
+    if (events->on_state_stored) events->on_state_stored(events->context, &block);
 }
 
 /* Tells those of a node's line that were not told yet, from the first on. */
@@ -236,7 +249,10 @@ static void list_line(const cot_prefix_cache *cache, const cot_cache_events *eve
         told[at] = true;
         line[count++] = at;
     }
-    while (count) tell_stored(cache, events, line[--count]);
+    while (count) {
+        tell_stored(cache, events, line[--count]);
+        if (cache->node[line[count]].snapshot >= 0) cot_prefix_tell_state(cache, events, line[count]);
+    }
 }
 
 cot_status cot_prefix_list(const cot_prefix_cache *cache, const cot_cache_events *events, cot_error *error)

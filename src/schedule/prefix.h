@@ -69,7 +69,7 @@ typedef struct cot_prefix_cache {
     int64_t nodes; // how many there are now
     uint64_t evicted;
     cot_prefix_snapshots snapshots;
-    cot_cache_events watch; // told of nodes that come and go; all zero: nobody is
+    cot_cache_events watch; // told of nodes and snapshots that come and go; all zero: nobody is
 } cot_prefix_cache;
 
 /* Errors: OUT_OF_MEMORY. Close either way, when no request holds anything. */
@@ -120,7 +120,10 @@ void cot_prefix_drop_snapshot(cot_prefix_cache *cache, int32_t snapshot);
 int32_t cot_prefix_hold_snapshot(cot_prefix_cache *cache, int32_t node);
 void cot_prefix_let_go_of_snapshot(cot_prefix_cache *cache, int32_t snapshot);
 
-/* Tells on_stored of every node, parents before their children. Errors: OUT_OF_MEMORY, before anything is told. */
+/* Tells on_state_stored of a node that has a snapshot. */
+void cot_prefix_tell_state(const cot_prefix_cache *cache, const cot_cache_events *events, int32_t node);
+/* Tells on_stored of every node, parents before their children, and on_state_stored of those that have a snapshot. Errors: OUT_OF_MEMORY,
+ * before anything is told. */
 cot_status cot_prefix_list(const cot_prefix_cache *cache, const cot_cache_events *events, cot_error *error);
 
 #endif

@@ -48,7 +48,10 @@ void cot_prefix_drop_snapshot(cot_prefix_cache *cache, int32_t at)
     cot_prefix_snapshot *of = &s->of[at];
     if (of->node >= 0) {
         leave_list(s, at);
-        cache->node[of->node].snapshot = -1;
+        cot_prefix_node *node = &cache->node[of->node];
+        if (cache->watch.on_state_removed)
+            cache->watch.on_state_removed(cache->watch.context, node->home, node->hash);
+        node->snapshot = -1;
         of->node = -1;
         s->kept--;
     }
@@ -81,6 +84,7 @@ void cot_prefix_keep_snapshot(cot_prefix_cache *cache, int32_t at, int32_t node)
     cache->snapshots.of[at].node = node;
     cache->snapshots.kept++;
     join_list(&cache->snapshots, at);
+    cot_prefix_tell_state(cache, &cache->watch, node);
 }
 
 int32_t cot_prefix_hold_snapshot(cot_prefix_cache *cache, int32_t node)

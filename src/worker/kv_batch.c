@@ -29,9 +29,18 @@ static int pack_medium(msgpack_packer *to)
            cot_payload_text(to, "GPU"); // vLLM's word for what is computed from, CPUs' too
 }
 
+/* Keys and values are the group that is meant where none is told. */
+static int pack_group(msgpack_packer *to, const cot_kv_batch *b)
+{
+    return b->group == COT_KV_BATCH_STATES
+               ? cot_payload_text(to, "group_idx") | msgpack_pack_int(to, (int)b->group)
+               : 0;
+}
+
 static int pack_stored(msgpack_packer *to, const cot_kv_batch *b)
 {
-    int failed = msgpack_pack_map(to, 9) | cot_payload_text(to, "type") |
+    const bool states = b->group == COT_KV_BATCH_STATES;
+    int failed = msgpack_pack_map(to, states ? 11 : 9) | cot_payload_text(to, "type") |
                  cot_payload_text(to, "BlockStored") | pack_hashes(to, b) |
                  cot_payload_text(to, "parent_block_hash");
     failed |= b->is_first ? msgpack_pack_nil(to) : msgpack_pack_uint64(to, b->parent);
@@ -41,13 +50,15 @@ static int pack_stored(msgpack_packer *to, const cot_kv_batch *b)
     failed |= cot_payload_text(to, "lora_id") | msgpack_pack_nil(to);
     failed |= pack_medium(to);
     failed |= cot_payload_text(to, "lora_name") | msgpack_pack_nil(to);
-    return failed | pack_extra_keys(to, b);
+    failed |= pack_extra_keys(to, b) | pack_group(to, b);
+    if (states) failed |= cot_payload_text(to, "kv_cache_spec_kind") | cot_payload_text(to, "mamba");
+    return failed;
 }
 
 static int pack_removed(msgpack_packer *to, const cot_kv_batch *b)
 {
-    return msgpack_pack_map(to, 3) | cot_payload_text(to, "type") | cot_payload_text(to, "BlockRemoved") |
-           pack_hashes(to, b) | pack_medium(to);
+    return msgpack_pack_map(to, b->group == COT_KV_BATCH_STATES ? 4 : 3) | cot_payload_text(to, "type") |
+           cot_payload_text(to, "BlockRemoved") | pack_hashes(to, b) | pack_medium(to) | pack_group(to, b);
 }
 
 /* Packs what is open. */
@@ -84,26 +95,33 @@ static void add_ids(cot_kv_batch *b, const cot_cache_block *block)
     b->id_count += block->tokens;
 }
 
-void cot_kv_batch_store(cot_kv_batch *b, const cot_cache_block *block)
+/* Blocks of a group from one behind `parent` on, or from a text's first. */
+static void begin_stored(cot_kv_batch *b, cot_kv_batch_group group, const cot_cache_block *block)
 {
-    const bool follows = b->open == COT_KV_BATCH_STORED && !block->is_first && b->blocks &&
-                         b->blocks < MOST_BLOCKS && b->hashes[b->blocks - 1] == block->parent;
-    if (!follows) {
-        end_event(b);
-        b->open = COT_KV_BATCH_STORED;
-        b->is_first = block->is_first;
-        b->parent = block->parent;
-        b->block_tokens = block->tokens;
-        if (block->salt_bytes) b->failed |= !cot_buffer_append(&b->salt, block->salt, block->salt_bytes);
-    }
+    end_event(b);
+    b->open = COT_KV_BATCH_STORED;
+    b->group = group;
+    b->is_first = block->is_first;
+    b->parent = block->parent;
+    b->block_tokens = block->tokens;
+    if (block->salt_bytes) b->failed |= !cot_buffer_append(&b->salt, block->salt, block->salt_bytes);
+    *(group == COT_KV_BATCH_STATES ? &b->tells_states : &b->needs_states) |= block->needs_state;
+}
+
+void cot_kv_batch_store(cot_kv_batch *b, cot_kv_batch_group group, const cot_cache_block *block)
+{
+    const bool follows = b->open == COT_KV_BATCH_STORED && b->group == group && !block->is_first &&
+                         b->blocks && b->blocks < MOST_BLOCKS && b->hashes[b->blocks - 1] == block->parent;
+    if (!follows) begin_stored(b, group, block);
     add_hash(b, block->hash);
     add_ids(b, block);
 }
 
-void cot_kv_batch_remove(cot_kv_batch *b, uint64_t hash)
+void cot_kv_batch_remove(cot_kv_batch *b, cot_kv_batch_group group, uint64_t hash)
 {
-    if (b->open != COT_KV_BATCH_REMOVED || b->blocks >= MOST_BLOCKS) end_event(b);
+    if (b->open != COT_KV_BATCH_REMOVED || b->group != group || b->blocks >= MOST_BLOCKS) end_event(b);
     b->open = COT_KV_BATCH_REMOVED;
+    b->group = group;
     add_hash(b, hash);
 }
 
@@ -128,6 +146,8 @@ size_t cot_kv_batch_bytes(const cot_kv_batch *b)
 
 bool cot_kv_batch_take(cot_kv_batch *b, double time_s, int rank, cot_buffer *payload)
 {
+    if (b->needs_states && !b->tells_states)
+        begin_stored(b, COT_KV_BATCH_STATES, &(cot_cache_block){.is_first = true, .tokens = b->block_tokens});
     end_event(b);
     msgpack_packer to = cot_payload_packer(payload);
     bool failed = b->failed;
@@ -135,7 +155,7 @@ bool cot_kv_batch_take(cot_kv_batch *b, double time_s, int rank, cot_buffer *pay
               msgpack_pack_array(&to, b->count) ||
               !cot_buffer_append(payload, b->events.data, b->events.bytes) || msgpack_pack_int(&to, rank);
     b->events.bytes = b->count = 0;
-    b->failed = false;
+    b->failed = b->needs_states = b->tells_states = false;
     return !failed;
 }
 

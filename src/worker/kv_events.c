@@ -23,7 +23,8 @@ typedef struct entry {
     int32_t home;
     uint64_t hash, parent;
     uint32_t tokens, salt_bytes;
-    bool is_first;
+    bool is_first, needs_state;
+    cot_kv_batch_group group; // of STORED and REMOVED ones
 } entry;
 
 enum {
@@ -60,9 +61,11 @@ static size_t told_bytes(const char *salt, size_t bytes)
     return bytes;
 }
 
-static entry stored_entry(const cot_cache_block *block)
+static entry stored_entry(cot_kv_batch_group group, const cot_cache_block *block)
 {
     return (entry){.kind = STORED,
+                   .group = group,
+                   .needs_state = block->needs_state,
                    .home = block->home,
                    .hash = block->hash,
                    .parent = block->parent,
@@ -81,19 +84,39 @@ static void put(cot_kv_events *kv, const cot_ring_part *parts, size_t count)
         atomic_store(&kv->is_lost, true);
 }
 
-static void on_stored(void *context, const cot_cache_block *block)
+static void put_stored(cot_kv_events *kv, cot_kv_batch_group group, const cot_cache_block *block)
 {
-    const entry head = stored_entry(block);
+    const entry head = stored_entry(group, block);
     const cot_ring_part parts[] = {{&head, sizeof head},
                                    {block->ids, block->tokens * sizeof *block->ids},
                                    {block->salt, head.salt_bytes}};
-    put(context, parts, 3);
+    put(kv, parts, 3);
+}
+
+static void put_removed(cot_kv_events *kv, cot_kv_batch_group group, int home, uint64_t hash)
+{
+    const entry head = {.kind = REMOVED, .group = group, .home = home, .hash = hash};
+    put(kv, &(cot_ring_part){&head, sizeof head}, 1);
+}
+
+static void on_stored(void *context, const cot_cache_block *block)
+{
+    put_stored(context, COT_KV_BATCH_KEYS, block);
 }
 
 static void on_removed(void *context, int home, uint64_t hash)
 {
-    const entry head = {.kind = REMOVED, .home = home, .hash = hash};
-    put(context, &(cot_ring_part){&head, sizeof head}, 1);
+    put_removed(context, COT_KV_BATCH_KEYS, home, hash);
+}
+
+static void on_state_stored(void *context, const cot_cache_block *block)
+{
+    put_stored(context, COT_KV_BATCH_STATES, block);
+}
+
+static void on_state_removed(void *context, int home, uint64_t hash)
+{
+    put_removed(context, COT_KV_BATCH_STATES, home, hash);
 }
 
 typedef struct listing {
@@ -101,13 +124,22 @@ typedef struct listing {
     bool failed;
 } listing;
 
-static void list_block(void *context, const cot_cache_block *block)
+static void list_one(listing *l, cot_kv_batch_group group, const cot_cache_block *block)
 {
-    listing *l = context;
-    const entry head = stored_entry(block);
+    const entry head = stored_entry(group, block);
     l->failed |= !cot_buffer_append(l->to, &head, sizeof head) ||
                  !cot_buffer_append(l->to, block->ids, block->tokens * sizeof *block->ids) ||
                  !cot_buffer_append(l->to, block->salt, head.salt_bytes);
+}
+
+static void list_block(void *context, const cot_cache_block *block)
+{
+    list_one(context, COT_KV_BATCH_KEYS, block);
+}
+
+static void list_state(void *context, const cot_cache_block *block)
+{
+    list_one(context, COT_KV_BATCH_STATES, block);
 }
 
 /* All that is there, as one entry: a NULL for its buffer where memory ran out. */
@@ -115,7 +147,7 @@ static bool put_all(cot_kv_events *kv, int kind)
 {
     cot_buffer *all = calloc(1, sizeof *all);
     listing l = {all, !all};
-    const cot_cache_events events = {.context = &l, .on_stored = list_block};
+    const cot_cache_events events = {.context = &l, .on_stored = list_block, .on_state_stored = list_state};
     if (all) l.failed |= kv->owner.list(kv->owner.context, &events) != COT_OK || l.failed;
     if (l.failed && all) {
         cot_buffer_free(all);
@@ -144,7 +176,11 @@ void cot_kv_events_flush(cot_kv_events *kv)
 
 cot_cache_events cot_kv_events_watcher(cot_kv_events *kv)
 {
-    return (cot_cache_events){.context = kv, .on_stored = on_stored, .on_removed = on_removed};
+    return (cot_cache_events){.context = kv,
+                              .on_stored = on_stored,
+                              .on_removed = on_removed,
+                              .on_state_stored = on_state_stored,
+                              .on_state_removed = on_state_removed};
 }
 
 /* ---- the loop's thread ---- */
@@ -180,6 +216,7 @@ static cot_cache_block block_of(const uint8_t *bytes, entry *head, size_t *count
     *count = sizeof *head + head->tokens * sizeof(int32_t) + head->salt_bytes;
     return (cot_cache_block){.home = head->home,
                              .is_first = head->is_first,
+                             .needs_state = head->needs_state,
                              .hash = head->hash,
                              .parent = head->parent,
                              .ids = (const int32_t *)(const void *)ids,
@@ -198,7 +235,7 @@ static void store_all(cot_kv_events *kv, cot_kv_batch *batches, const cot_buffer
         const size_t left = all->bytes - at;
         memcpy(kv->entry, all->data + at, left < ENTRY_BYTES ? left : ENTRY_BYTES);
         const cot_cache_block block = block_of(kv->entry, &head, &count);
-        cot_kv_batch_store(&batches[head.home], &block);
+        cot_kv_batch_store(&batches[head.home], head.group, &block);
         if (sends && cot_kv_batch_bytes(&batches[head.home]) > BATCH_BYTES) send_batch(kv, head.home);
     }
 }
@@ -254,9 +291,9 @@ static void take_news(void *context, uint64_t times)
             continue;
         }
         if (head.kind == STORED)
-            cot_kv_batch_store(&kv->batch[head.home], &block);
+            cot_kv_batch_store(&kv->batch[head.home], head.group, &block);
         else
-            cot_kv_batch_remove(&kv->batch[head.home], head.hash);
+            cot_kv_batch_remove(&kv->batch[head.home], head.group, head.hash);
         if (cot_kv_batch_bytes(&kv->batch[head.home]) > BATCH_BYTES) send_batch(kv, head.home);
     }
     send_batches(kv);

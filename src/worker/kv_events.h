@@ -18,7 +18,8 @@ typedef struct cot_kv_events_owner {
     void *context;
     int homes;            // ranks that hold a cache of their own, 1 to 64
     int64_t block_tokens; // 1 to 64
-    /* The cache's thread: tells on_stored of all blocks that are there, each after the one before it. Errors: OUT_OF_MEMORY,
+    /* The cache's thread: tells on_stored of all blocks that are there, each after the one before it, and on_state_stored of those of
+     * which a state is kept. Errors: OUT_OF_MEMORY,
      * before any is told. */
     cot_status (*list)(void *context, const cot_cache_events *events);
     /* The loop's thread: cot_kv_events_flush is to be called soon. */

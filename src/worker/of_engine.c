@@ -527,6 +527,18 @@ static void on_removed(void *context, int home, uint64_t hash)
     if (b->topic) cot_popularity_topic_put_evicted(b->topic, home, hash);
 }
 
+static void on_state_stored(void *context, const cot_cache_block *block)
+{
+    const cot_worker_engine *b = context;
+    if (b->cache.on_state_stored) b->cache.on_state_stored(b->cache.context, block);
+}
+
+static void on_state_removed(void *context, int home, uint64_t hash)
+{
+    const cot_worker_engine *b = context;
+    if (b->cache.on_state_removed) b->cache.on_state_removed(b->cache.context, home, hash);
+}
+
 /* What is watched is so from the engine's first step on. */
 static cot_status publish_all(cot_worker_engine *b, const cot_backend_start *s, cot_error *error)
 {
@@ -542,7 +554,11 @@ static cot_status publish_all(cot_worker_engine *b, const cot_backend_start *s, 
         if (status == COT_OK) cot_engine_watch_profiles(b->engine, &(cot_profile_events){b, on_profile});
     }
     if (b->topic || s->kv.enabled)
-        cot_engine_watch_cache(b->engine, &(cot_cache_events){b, on_stored, on_removed});
+        cot_engine_watch_cache(b->engine, &(cot_cache_events){.context = b,
+                                                              .on_stored = on_stored,
+                                                              .on_removed = on_removed,
+                                                              .on_state_stored = on_state_stored,
+                                                              .on_state_removed = on_state_removed});
     if (status != COT_OK || !s->kv.enabled) return status;
     const cot_kv_events_owner owner = {.context = b,
                                        .homes = b->info.homes,

@@ -51,7 +51,7 @@ static void tell(struct chain *c, const int32_t *ids, int64_t block, const char 
     cot_prefix_salt *owner = cot_prefix_salt_new(salt, bytes, &failed);
     assert_int_equal(cot_page_pool_open(&pool, c->blocks + 1, HOMES, NULL), COT_OK);
     assert_int_equal(cot_prefix_open(&cache, &pool, block, NULL), COT_OK);
-    cache.watch = (cot_cache_events){c, on_stored, on_removed};
+    cache.watch = (cot_cache_events){.context = c, .on_stored = on_stored, .on_removed = on_removed};
     const cot_prefix_root root = {c->home, salt, bytes, owner};
     int32_t node = -1;
     for (int64_t b = 0; b < c->blocks; b++) {

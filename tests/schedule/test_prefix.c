@@ -587,7 +587,7 @@ static void live_through(struct world *w, int history)
     assert_int_equal(cot_scheduler_open(&w->s, &limits, NULL), COT_OK);
     if (history % 5 == 0) w->s.prefix.hash = same; // all collide
     w->watched = history % 5 != 0;
-    w->s.prefix.watch = (cot_cache_events){w, on_stored, on_removed};
+    w->s.prefix.watch = (cot_cache_events){.context = w, .on_stored = on_stored, .on_removed = on_removed};
     memset(w->held, 0xff, sizeof w->held);
     for (int t = 0; t < TEXTS; t++) // they begin alike
         for (int i = 0; i < LONGEST; i++)

@@ -6,7 +6,7 @@
  * A record is a kind (a byte), its bytes' count (4, little-endian) and those bytes:
  *   'B'  a batch: its number (8), then the payload as it was published
  *   'T'  what the cache holds at the moment when it is listed, for a snapshot (or after a loss): of each block the text up to its end, as
- *        home (4), bytes of the salt (4), ids (4), the salt, the ids
+ *        home (4), bytes of the salt (4), ids (4), whether its state is kept (4), the salt, the ids
  *   'S'  a snapshot of the last such moment, as GET /kv_events/snapshot answers it
  *   'E'  the engine is closed: the next batch begins another cache and other numbers */
 #include "harness/engine/requests.h"
@@ -84,7 +84,7 @@ static void write_truth(const cot_prefix_cache *c)
             for (int32_t n = at; n >= 0; n = c->node[n].parent) line[blocks++] = root = n;
             const cot_prefix_salt *salt = c->node[root].salt;
             const int32_t head[] = {c->node[at].home, salt ? (int32_t)salt->bytes : 0,
-                                    (int32_t)(blocks * c->block)};
+                                    (int32_t)(blocks * c->block), c->node[at].snapshot >= 0};
             cot_buffer_append(&all, head, sizeof head);
             if (salt) cot_buffer_append(&all, salt->data, salt->bytes);
             while (blocks) cot_buffer_append(&all, c->ids + line[--blocks] * c->block, (size_t)c->block * 4);
@@ -115,7 +115,9 @@ static cot_engine *open_engine(uint64_t *seed)
     o.batch.step_tokens = 16 + (int64_t)(draw(seed) % 100);
     o.memory.block_tokens = blocks[draw(seed) % 5];
     o.memory.kv_tokens = 64 * (3 + (int64_t)(draw(seed) % 6));
-    if (cot_engine_open_random(&engine, small_qwen, strlen(small_qwen), 1, &o, &error) != COT_OK) {
+    const char *model = draw(seed) % 2 ? small_qwen : small_states;
+    o.memory.snapshots = 1 + (int64_t)(draw(seed) % 12);
+    if (cot_engine_open_random(&engine, model, strlen(model), 1, &o, &error) != COT_OK) {
         fprintf(stderr, "%s\n", error.message);
         exit(5);
     }

@@ -26,6 +26,7 @@ class BlockStored(KVCacheEvent):
     lora_name: str | None
     extra_keys: list[tuple | None] | None = None
     group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
 
 
 class BlockRemoved(KVCacheEvent):
@@ -62,16 +63,36 @@ class Cache:
     def __init__(self):
         self.texts = {}  # hash: (salt, ids)
         self.parents, self.children = {}, {}  # hash: the block before; how many blocks stand behind it
+        self.states = set()  # hashes of blocks of which a state is kept
 
     def apply(self, batch):
         for event in batch.events:
             if isinstance(event, AllBlocksCleared):
                 self.__init__()
+            elif event.group_idx:
+                self.apply_states(event)
             elif isinstance(event, BlockRemoved):
                 for block in event.block_hashes:
                     self.remove(block)
             else:
                 self.store(event)
+
+    def apply_states(self, event):
+        assert event.group_idx == 1 and event.medium == "GPU"
+        blocks = set(event.block_hashes)
+        assert len(blocks) == len(event.block_hashes)
+        if isinstance(event, BlockRemoved):
+            assert blocks <= self.states, "a state went that was not kept"
+            self.states -= blocks
+            return
+        assert event.kv_cache_spec_kind == "mamba" and len(event.extra_keys) == len(event.block_hashes)
+        assert blocks <= set(self.texts), "a state was kept of a block that is not there"
+        assert not blocks & self.states, "a state that is kept came again"
+        for i, block in enumerate(event.block_hashes):
+            assert tuple(event.token_ids[i * event.block_size : (i + 1) * event.block_size]) == self.texts[block][1][-event.block_size :]
+            parent = event.block_hashes[i - 1] if i else event.parent_block_hash
+            assert parent == self.parents[block]
+        self.states |= blocks
 
     def store(self, event):
         assert event.block_hashes and len(event.token_ids) == len(event.block_hashes) * event.block_size
@@ -92,10 +113,12 @@ class Cache:
 
     def remove(self, block):
         assert block in self.texts, "a block went that was not there"
+        assert block not in self.states, "a block went before its state"
         assert not self.children.pop(block), "a block went before those behind it"
         del self.texts[block]
         if (parent := self.parents.pop(block)) is not None:
             self.children[parent] -= 1
 
     def held(self):
-        return sorted(self.texts.values())
+        """Of each block its text and whether its state is kept."""
+        return sorted((*text, block in self.states) for block, text in self.texts.items())

@@ -11,3 +11,8 @@ if(TARGET worker_test_mock)
   target_link_libraries(worker_test_mock PRIVATE PkgConfig::EVENT)
   target_link_options(worker_test_mock PRIVATE -Wl,--wrap=calloc,--wrap=cot_step_reports_open,--wrap=cot_step_reports_put,--wrap=cot_step_reports_close)
 endif()
+# Batches go to routers in place of sockets.
+if(TARGET worker_test_states)
+  target_link_libraries(worker_test_states PRIVATE PkgConfig::EVENT PkgConfig::MSGPACK)
+  target_link_options(worker_test_states PRIVATE -Wl,--wrap=cot_publisher_open,--wrap=cot_publisher_send,--wrap=cot_publisher_last,--wrap=cot_publisher_close)
+endif()

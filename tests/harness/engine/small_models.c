@@ -31,3 +31,10 @@ const char small_latent[] =
     "\"norm_topk_prob\": false,"
     " \"routed_scaling_factor\": 1.0, \"n_group\": 1, \"topk_group\": 1, \"hidden_act\": \"silu\", "
     "\"eos_token_id\": 2}";
+const char small_states[] =
+    "{\"architectures\": [\"Qwen3_5MoeForCausalLM\"], \"vocab_size\": 67, \"hidden_size\": 48,"
+    " \"num_hidden_layers\": 3, \"full_attention_interval\": 3, \"num_attention_heads\": 2,"
+    " \"num_key_value_heads\": 1, \"head_dim\": 16, \"num_experts\": 6, \"num_experts_per_tok\": 2,"
+    " \"moe_intermediate_size\": 24, \"shared_expert_intermediate_size\": 20, \"linear_num_key_heads\": 2,"
+    " \"linear_num_value_heads\": 4, \"linear_key_head_dim\": 12, \"linear_value_head_dim\": 10,"
+    " \"linear_conv_kernel_dim\": 4, \"max_position_embeddings\": 320, \"eos_token_id\": 2}";

@@ -5,5 +5,6 @@
 extern const char small_qwen[];    // grouped queries, norms of heads
 extern const char small_sliding[]; // windows of 50 positions
 extern const char small_latent[];  // latent attention, a dense layer and shared experts
+extern const char small_states[];  // states in place of keys in two layers of three
 
 #endif
