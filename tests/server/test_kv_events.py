@@ -3,11 +3,13 @@ skipped, loudly."""
 
 import json
 import os
+import pathlib
 import random
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -21,6 +23,7 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
 import zmq  # noqa: E402
 from kv_model import Cache, read_batch, read_snapshot  # noqa: E402
 from serving import MODEL, SECONDS, Server, free_ports, run, seed  # noqa: E402
+from test_families import FAMILIES, model_of  # noqa: E402
 
 HISTORIES = int(os.environ.get("COT_KV_HISTORIES", 150))
 END = (-1).to_bytes(8, "big", signed=True)
@@ -198,11 +201,11 @@ class Live(unittest.TestCase):
         for thread in threads:
             thread.join()
 
-    def reaches_the_same(self, ranks, *options, homes=None, **more):
+    def reaches_the_same(self, ranks, *options, homes=None, model=MODEL, **more):
         draw, server_ranks, ranks = random.Random(seed()), ranks, homes or ranks
         first = free_ports(2 * ranks)
         replay = first + ranks
-        with Server("--ranks", server_ranks, "--kv-cache-memory-bytes", PAGES, "--kv-events-config", config(first, replay, **more), *options) as server:
+        with Server("--ranks", server_ranks, "--kv-cache-memory-bytes", PAGES, "--kv-events-config", config(first, replay, **more), *options, model=model) as server:
             with Follower(first, replay, ranks) as early, Follower(first, replay, ranks, lossy=draw) as lossy:
                 for history in range(3):
                     self.ask(server, draw)
@@ -221,6 +224,7 @@ class Live(unittest.TestCase):
                                 self.assertEqual(late.held(), later.held())
                 self.assertGreater(lossy.lost, 0)
             self.assertTrue(any(held for held in early.held()))
+            self.assertEqual(any(kept for held in early.held() for _, _, kept in held), model != MODEL)
             return server.metric("coterie:kv_event_batches_total"), server.metric("coterie:kv_event_losses_total")
 
     def test_followers_agree(self):
@@ -230,6 +234,14 @@ class Live(unittest.TestCase):
 
     def test_followers_agree_of_one_cache_for_all_ranks(self):
         self.reaches_the_same(2, "--attention", "tp", homes=1)
+
+    def test_followers_agree_of_states(self):
+        """Where layers have a state in place of keys."""
+        if not FAMILIES.is_dir():
+            self.skipTest(f"there is no '{FAMILIES}'")
+        with tempfile.TemporaryDirectory() as folder:
+            model = model_of(FAMILIES / "qwen3-next", pathlib.Path(folder))
+            self.reaches_the_same(2, "--attention", "dp", "--state-snapshots", 5, model=model)
 
     def test_a_short_queue_is_made_good(self):
         batches, losses = self.reaches_the_same(2, "--block-size", 1, max_queue_size=1)
