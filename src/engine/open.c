@@ -5,6 +5,7 @@
 #include "engine/measure.h"
 #include "engine/pipeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 const char *const *cot_engine_fabrics(void)
@@ -15,25 +16,19 @@ const char *const *cot_engine_fabrics(void)
 static cot_status check_memory(const cot_engine *e, const cot_engine_options *o,
                                const cot_engine_sizes *sizes, cot_error *error)
 {
-    const cot_runner_options *r = &e->runner;
+    char shared[96] = "", states[160] = "";
     if (sizes->total_bytes <= sizes->available_bytes) return COT_OK;
     if (o->memory.total_bytes)
-        return cot_fail(
-            error, COT_OUT_OF_MEMORY,
-            "the model needs %.2f GB of memory, %.2f GB of it for KV pages and spare slots; %.2f GB are "
-            "available",
-            (double)sizes->total_bytes / 1e9, (double)o->memory.total_bytes / 1e9,
-            (double)sizes->available_bytes / 1e9);
+        snprintf(shared, sizeof shared, ", %.2f GB of it for KV pages and spare slots",
+                 (double)o->memory.total_bytes / 1e9);
     if (sizes->states_bytes)
-        return cot_fail(
-            error, COT_OUT_OF_MEMORY,
-            "the model needs %.2f GB of memory, %.2f GB of it for states of %lld sequences and %lld "
-            "snapshots, %.1f MB each; %.2f GB are available",
-            (double)sizes->total_bytes / 1e9, (double)sizes->states_bytes / 1e9, (long long)r->sequences,
-            (long long)sizes->snapshots, (double)sizes->state_bytes / 1e6,
-            (double)sizes->available_bytes / 1e9);
-    return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory, %.2f GB are available",
-                    (double)sizes->total_bytes / 1e9, (double)sizes->available_bytes / 1e9);
+        snprintf(states, sizeof states,
+                 ", %.2f GB of it for states of %lld sequences and %lld snapshots, %.1f MB each",
+                 (double)sizes->states_bytes / 1e9, (long long)e->runner.sequences,
+                 (long long)sizes->snapshots, (double)sizes->state_bytes / 1e6);
+    return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory%s%s%c %.2f GB are available",
+                    (double)sizes->total_bytes / 1e9, shared, states, *shared || *states ? ';' : ',',
+                    (double)sizes->available_bytes / 1e9);
 }
 
 static cot_status load_whole(cot_engine *e, cot_loader *load, cot_error *error)

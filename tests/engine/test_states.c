@@ -291,6 +291,12 @@ static void too_many_snapshots(void **state)
     assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
                      COT_OUT_OF_MEMORY);
     assert_non_null(strstr(error.message, "states of 2 sequences and 1048576 snapshots, 13.2 MB each"));
+    options.memory.total_bytes = 64 << 20;
+    assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
+                     COT_OUT_OF_MEMORY);
+    assert_non_null(strstr(error.message, "0.07 GB of it for KV pages and spare slots, "));
+    assert_non_null(strstr(error.message, "states of 2 sequences and 1048576 snapshots, 13.2 MB each; "));
+    options.memory.total_bytes = 0;
     options.memory.block_tokens = 0; // none is kept
     assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error), COT_OK);
     cot_engine_close(engine);
