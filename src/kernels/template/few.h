@@ -10,7 +10,7 @@ INLINE void few_f32(int rows, int vectors, const struct tile *t)
     vec sums[MOST_SUMS];
     load_sums(sums, rows, vectors, t->c, t->c_stride, t->accumulate);
     for (int64_t k = t->k; k > 0; k--, a++, b += COT_PANEL, next += t->next_step) {
-        fetch(vectors, next, t->b_panel_bytes);
+        fetch(SECOND_CACHE, vectors, next, t->b_panel_bytes);
         multiply_add(sums, rows, vectors, a, FEW_STRIDE, F32_ROW, b, t->b_panel_bytes);
     }
     store_sums(sums, rows, vectors, t->c, t->c_stride);
@@ -25,13 +25,16 @@ INLINE void few_bf16(int rows, int vectors, const struct tile *t)
     vec sums[MOST_SUMS];
     load_sums(sums, rows, vectors, t->c, t->c_stride, t->accumulate);
 #ifdef V_DOT
+    /* A tile that goes down its strip alone finds in the first cache what it asked for. With one row or two the core's own
+     * prefetchers bring as much, and what tiles take turns over comes for all of them. */
+    const enum cache cache = rows > 2 && t->next_step == STEP_BYTES ? FIRST_CACHE : SECOND_CACHE;
     for (; k > 0; k -= 2, a++, b += 2 * COT_PANEL, next += t->next_step) {
-        fetch(vectors, next, t->b_panel_bytes);
+        fetch(cache, vectors, next, t->b_panel_bytes);
         multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_PAIR, b, t->b_panel_bytes);
     }
 #else
     for (; k > 1; k -= 2, a += 2, b += 2 * COT_PANEL, next += t->next_step) {
-        fetch(vectors, next, t->b_panel_bytes);
+        fetch(SECOND_CACHE, vectors, next, t->b_panel_bytes);
         multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_FIRST, b, t->b_panel_bytes);
         multiply_add(sums, rows, vectors, a + 1, FEW_STRIDE, BF16_SECOND, b, t->b_panel_bytes);
     }

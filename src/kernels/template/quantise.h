@@ -97,7 +97,7 @@ INLINE void few_i8(int rows, int vectors, const struct tile *t)
 #endif
     for (int64_t k = t->k; k > 0; k--, a += FOUR_WORDS, b += COT_PANEL * 4, next += t->next_step) {
         if (FOUR_WORDS > 1 || rows > 1) // else the processor's own prefetchers bring more
-            fetch(vectors, next, t->b_panel_bytes);
+            fetch(SECOND_CACHE, vectors, next, t->b_panel_bytes);
         ivec four[MOST_SUMS];
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)

@@ -113,13 +113,21 @@ struct tile {
 };
 typedef void tile_function(const struct tile *t);
 
+/* The cache that what is asked for comes to. */
+enum cache { FIRST_CACHE, SECOND_CACHE };
+
 /* Asks memory for a tile's share, in one step, of what is read next: both cache lines of a panel where the tile is as wide
  * as a panel or wider, else one. */
-INLINE void fetch(int vectors, const char *next, int64_t panel_bytes)
+INLINE void fetch(enum cache cache, int vectors, const char *next, int64_t panel_bytes)
 {
 #pragma GCC unroll 16
-    for (int byte = 0; byte < vectors * LANES * 4; byte += LINE)
-        __builtin_prefetch(next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES, 0, 2);
+    for (int byte = 0; byte < vectors * LANES * 4; byte += LINE) {
+        const char *line = next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES;
+        if (cache == FIRST_CACHE)
+            __builtin_prefetch(line, 0, 3);
+        else
+            __builtin_prefetch(line, 0, 2);
+    }
 }
 
 /* A tile of rows by `width` columns of which C has `columns`: where that is fewer it works on a copy. */
