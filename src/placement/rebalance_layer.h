@@ -3,6 +3,10 @@
 #define COT_PLACEMENT_REBALANCE_LAYER_H
 #include "placement/rebalance.h"
 
+/* Whether so many intervals have gone by between two times. */
+bool cot_rebalance_passed(const cot_rebalance_options *options, cot_rebalance_clock from,
+                          cot_rebalance_clock to, int64_t intervals);
+
 /* Other ranks for up to two experts, and for a third one that makes room. */
 enum { COT_REBALANCE_CHANGED = 3 };
 typedef struct cot_rebalance_change {
