@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine_state.h"
+#include "engine/rebalancing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -157,28 +158,34 @@ static cot_rebalance_seen seen_by(cot_engine *e)
 {
     const cot_rebalancing *r = &e->rebalancing;
     const bool since = e->loop.steps > r->steps;
-    cot_popularity *p = &e->loop.profiles.popularity;
-    cot_rebalance_seen seen = {.calls = r->calls, .experts = p->held_experts, .home = p->held_home};
+    const cot_popularity *p = &e->loop.profiles.popularity;
+    cot_rebalance_seen seen = {
+        .calls = r->calls, .tokens = p->held, .experts = p->held_experts, .home = p->held_home};
     const double steps = (double)(e->loop.steps - (since ? r->steps : 0)),
                  fed = (double)(tokens_fed(e) - (since ? r->tokens : 0)),
-                 counted = cot_popularity_lately(r->calls, &seen.tokens, p);
+                 counted = cot_popularity_lately(r->calls, p);
     seen.steps = fed > 0 ? counted * steps / fed : 0;
     return seen;
 }
 
-/* What was called before counts no more, where what is called has become another. */
+bool cot_rebalancing_look(cot_rebalance *controller, cot_popularity *p)
+{
+    const double least = (double)COT_REBALANCE_LEAST_CALLS * p->options.n_experts / p->options.top_k;
+    double chance;
+    if (cot_popularity_since(p) < least) return false;
+    const double change = cot_popularity_change(&chance, p);
+    const bool turns = cot_rebalance_turns(controller, change, chance);
+    if (turns) cot_popularity_leave(p);
+    cot_popularity_mark(p);
+    return turns;
+}
+
 static void look_for_change(cot_engine *e)
 {
-    cot_popularity *p = &e->loop.profiles.popularity;
-    double chance;
-    const double change = cot_popularity_change(&chance, p);
-    if (cot_rebalance_turns(&e->rebalancing.controller, change, chance)) {
-        cot_popularity_leave(p);
-        pthread_mutex_lock(&e->placing.mutex);
-        e->rebalancing.told.turns++;
-        pthread_mutex_unlock(&e->placing.mutex);
-    }
-    cot_popularity_mark(p);
+    if (!cot_rebalancing_look(&e->rebalancing.controller, &e->loop.profiles.popularity)) return;
+    pthread_mutex_lock(&e->placing.mutex);
+    e->rebalancing.told.turns++;
+    pthread_mutex_unlock(&e->placing.mutex);
 }
 
 static cot_status plan_cycle(cot_rebalance_plan *plan, cot_engine *e, const cot_rebalance_seen *seen,
@@ -347,6 +354,7 @@ cot_status cot_engine_rebalance(cot_engine_cycle *cycle, cot_engine *e, bool dry
     const cot_rebalance_clock now = clock_of(e);
     cot_rebalance_plan plan = {0};
     status = learn_costs(e, error);
+    if (!dry) look_for_change(e);
     const cot_rebalance_seen seen = seen_by(e);
     if (status == COT_OK) status = plan_cycle(&plan, e, &seen, now, error);
     if (status == COT_OK)

@@ -250,7 +250,7 @@ static cot_status copy_options(cot_gateway *g, const cot_gateway_options *option
 
 static cot_status start_events(cot_gateway *g, cot_error *error)
 {
-    g->base = event_base_new();
+    g->base = cot_wake_base_open();
     g->zmq = cot_publisher_context_open();
     const bool hears =
         g->base && g->zmq &&

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+enum { MOST_EVENT_BYTES = 16 << 20 };
+
 /* ---- what the client is sent ---- */
 
 static size_t answer_fields(const cot_relay *r, cot_http_field fields[COT_ACCESS_FIELDS])
@@ -112,15 +114,15 @@ static bool ends_well(const char *text, size_t count)
 /* Sends whole events of another engine, byte for byte; what is left waits for the rest of its event. */
 static bool pass_events(cot_relay *r, const char *bytes, size_t count)
 {
-    if (count > COT_RELAY_MOST_ANSWER_BYTES - r->answer.bytes || !cot_buffer_append(&r->answer, bytes, count))
-        return false;
+    const size_t searched = r->answer.bytes; // no event ends there
+    if (count > MOST_EVENT_BYTES - searched || !cot_buffer_append(&r->answer, bytes, count)) return false;
     size_t whole = r->answer.bytes;
     const char *text = r->answer.data;
-    while (whole &&
+    while (whole > searched &&
            !(text[whole - 1] == '\n' && ((whole > 1 && text[whole - 2] == '\n') ||
                                          (whole > 2 && text[whole - 2] == '\r' && text[whole - 3] == '\n'))))
         whole--;
-    if (!whole) return true;
+    if (whole == searched) return true;
     more_came(r);
     r->ended |= ends_well(text, whole);
     begin_stream(r);
@@ -178,8 +180,7 @@ static void on_data(void *context, cot_http_call *call, const char *bytes, size_
             note_part(r);
             return;
         }
-        cot_relay_drop_call(r);
-        cot_relay_fail_with(r, 502, "worker_failed", "the worker sent an event without an end");
+        cot_relay_leave_broken(r, "the worker sent an event without an end");
     } else if (cot_sse_feed(&r->sse, bytes, count)) {
         note_part(r);
     } else {

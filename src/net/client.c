@@ -178,7 +178,7 @@ cot_status cot_client_open(cot_client **client, const char *url, const char *api
         if (c->authorization) snprintf(c->authorization, room, "Bearer %s", api_key);
     }
     if (status == COT_OK) {
-        c->base = event_base_new();
+        c->base = cot_wake_base_open();
         if (!c->base || !cot_wake_open(&c->interrupted, c->base, on_interrupt, c))
             status = cot_fail(error, COT_IO, "cannot start a client's loop");
     }

@@ -5,6 +5,7 @@
 #include "net/http_client.h"
 #include "net/sse.h"
 #include "net/tls.h"
+#include "net/wake.h"
 #include <event2/event.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -419,7 +420,7 @@ cot_status cot_load_test_run(const cot_load_test_options *options, cot_load_test
     test t = {.options = options, .report = report};
     cot_status status = cot_load_test_plan_make(&t.plan, options, error);
     if (status) return status;
-    t.base = event_base_new();
+    t.base = cot_wake_base_open();
     status = t.base ? run(&t, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
     for (size_t i = 0; i < t.client_count; i++) cot_http_client_close(t.clients[i]);
     free(t.clients);

@@ -12,6 +12,17 @@ static void on_wake(evutil_socket_t fd, short what, void *context)
     if (read(fd, &times, sizeof times) == sizeof times) wake->heard(wake->context, times); // else dropped
 }
 
+struct event_base *cot_wake_base_open(void)
+{
+    enum { CALLBACKS_A_ROUND = 64 };
+    struct event_config *config = event_config_new();
+    struct event_base *base = NULL;
+    if (config && event_config_set_max_dispatch_interval(config, NULL, CALLBACKS_A_ROUND, 0) == 0)
+        base = event_base_new_with_config(config);
+    if (config) event_config_free(config);
+    return base;
+}
+
 bool cot_wake_open(cot_wake *wake, struct event_base *base, void (*heard)(void *context, uint64_t times),
                    void *context)
 {

@@ -160,7 +160,7 @@ bool cot_rebalance_turns(cot_rebalance *r, double change, double chance)
 {
     static const double far = 2; // times the usual
     enum { OF_LATE = 8 };
-    if (!(change > 0)) return false;
+    if (!(chance > 0)) return false;
     const bool turns = r->changes && change > far * r->usual_change && change > far * chance;
     if (r->changes < OF_LATE) r->changes++;
     // what changes to and fro all the time is usual in the end

@@ -124,7 +124,7 @@ typedef struct cot_rebalance_seen {
 
 /* Before a cycle: whether what is called has become another, so that what was called before tells nothing any more. `change`: which part of the
  * calls went to other experts since the last cycle than before it, and `chance` how much so few calls differ by anyhow, as routing/popularity.h
- * counts both; a change of 0 is not looked at. It has where that is far more than usual, and than chance; a change that comes again and again is usual. */
+ * counts both; where chance is 0 there is nothing to look at. It has where that is far more than usual, and than chance; a change that comes again and again is usual. */
 bool cot_rebalance_turns(cot_rebalance *r, double change, double chance);
 
 /* A cycle, whether or not it is due; nothing is kept of it until it is adopted. Errors: INVALID_ARGUMENT: a layout of other sizes, or

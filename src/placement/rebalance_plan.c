@@ -136,8 +136,8 @@ static bool find_cooling(cycle *c, int32_t l)
     bool any = false;
     for (int32_t e = 0; e < E; e++) {
         const size_t at = (size_t)l * (size_t)E + (size_t)e;
-        c->cooling[e] =
-            c->r->has_changed[at] && !cot_rebalance_passed(&c->r->o, c->r->changed[at], c->now, c->r->o.cool_down);
+        c->cooling[e] = c->r->has_changed[at] &&
+                        !cot_rebalance_passed(&c->r->o, c->r->changed[at], c->now, c->r->o.cool_down);
         any |= c->cooling[e];
     }
     return any;

@@ -92,7 +92,7 @@ static void grow(cot_popularity *p, double by)
 }
 
 /* The token is kept where the reservoir has room, else in place of another, with the chance that as many go in a half-life as
- * counts lose: a reservoir of n among what n_all tokens are worth. */
+ * counts lose: a reservoir of n among what all tokens are worth that are not left out. */
 static void hold(cot_popularity *p, int32_t home, const uint16_t *experts, int64_t layer_stride)
 {
     const int64_t n = p->options.reservoir;
@@ -100,7 +100,9 @@ static void hold(cot_popularity *p, int32_t home, const uint16_t *experts, int64
     int64_t at = p->held;
     if (p->held < n)
         p->held++;
-    else if (cot_random_uniform(p->options.seed, 0, position) * (p->all_tokens / p->worth) < (double)n)
+    else if (cot_random_uniform(p->options.seed, 0, position) *
+                 ((p->all_tokens - p->left.tokens) / p->worth) <
+             (double)n)
         at = (int64_t)(cot_random_uniform(p->options.seed, 1, position) * (double)n);
     else
         return;
@@ -161,6 +163,11 @@ void cot_popularity_mark(cot_popularity *p)
     p->marked.seen = p->seen;
 }
 
+double cot_popularity_since(const cot_popularity *p)
+{
+    return (p->all_tokens - p->marked.tokens) / p->worth;
+}
+
 double cot_popularity_change(double *chance, const cot_popularity *p)
 {
     const double calls = p->options.top_k, since = (p->all_tokens - p->marked.tokens) * calls,
@@ -176,35 +183,31 @@ double cot_popularity_change(double *chance, const cot_popularity *p)
     return apart / 2 / p->options.n_layers;
 }
 
+/* Those that came before the mark give up their places. */
+static void drop_held(cot_popularity *p)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < p->held; i++) {
+        if (p->held_position[i] < p->marked.seen) continue;
+        memmove(p->held_experts + (size_t)kept * calls_of(p), p->held_experts + (size_t)i * calls_of(p),
+                calls_of(p) * sizeof *p->held_experts);
+        p->held_home[kept] = p->held_home[i];
+        p->held_position[kept++] = p->held_position[i];
+    }
+    p->held = kept;
+}
+
 void cot_popularity_leave(cot_popularity *p)
 {
     memcpy(p->left.count, p->marked.count, cells_of(p) * sizeof *p->left.count);
     p->left.tokens = p->marked.tokens;
     p->left.seen = p->marked.seen;
+    drop_held(p);
 }
 
-static void swap_held(cot_popularity *p, int64_t a, int64_t b)
-{
-    uint16_t *x = p->held_experts + (size_t)a * calls_of(p), *y = p->held_experts + (size_t)b * calls_of(p);
-    const int16_t home = p->held_home[a];
-    const int64_t position = p->held_position[a];
-    for (size_t i = 0; i < calls_of(p); i++) {
-        const uint16_t expert = x[i];
-        x[i] = y[i];
-        y[i] = expert;
-    }
-    p->held_home[a] = p->held_home[b];
-    p->held_home[b] = home;
-    p->held_position[a] = p->held_position[b];
-    p->held_position[b] = position;
-}
-
-double cot_popularity_lately(double *counts, int64_t *held, cot_popularity *p)
+double cot_popularity_lately(double *counts, const cot_popularity *p)
 {
     for (size_t i = 0; i < cells_of(p); i++)
         counts[i] = fmax(0, count_of_all(p, i) - p->left.count[i]) / p->worth;
-    *held = 0;
-    for (int64_t i = 0; i < p->held; i++)
-        if (p->held_position[i] >= p->left.seen) swap_held(p, i, (*held)++);
     return fmax(0, p->all_tokens - p->left.tokens) / p->worth;
 }

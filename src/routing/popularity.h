@@ -61,14 +61,16 @@ void cot_popularity_counts(double *counts, const cot_popularity *popularity, int
 /* The same of tokens: each call of the K in a layer is one of them. */
 double cot_popularity_tokens(const cot_popularity *popularity, int32_t home);
 
-/* What comes from here on is since the mark. */
+/* What comes from here on is since the mark, at first all. */
 void cot_popularity_mark(cot_popularity *popularity);
+double cot_popularity_since(
+    const cot_popularity *popularity); // the mark: tokens of all homes, by what they are worth now
 /* Which part of the calls went to other experts since the mark than between what is left out and the mark, in the mean of layers: in (0, 1]; 0
  * also where nothing came on one side. `*chance`: what so many calls would be apart in the mean if each were drawn from the same, at most. */
 double cot_popularity_change(double *chance, const cot_popularity *popularity);
-/* What came before the mark is left out of what is called lately. */
+/* What came before the mark is left out of what is called lately, and out of the reservoir. */
 void cot_popularity_leave(cot_popularity *popularity);
-/* What is called lately, of all homes: `counts` [L][E]; returns tokens. The first *held tokens of the reservoir are those of them. */
-double cot_popularity_lately(double *counts, int64_t *held, cot_popularity *popularity);
+/* What is called lately, of all homes: `counts` [L][E]; returns tokens. */
+double cot_popularity_lately(double *counts, const cot_popularity *popularity);
 
 #endif

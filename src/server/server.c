@@ -266,7 +266,7 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
 
 static cot_status start_events(cot_server *s, cot_error *error)
 {
-    s->base = event_base_new();
+    s->base = cot_wake_base_open();
     const bool hears =
         s->base &&
         cot_access_ending_open(&s->ending, &s->access, s->base, s->options.shutdown_ms, check_rest, cut, s) &&

@@ -11,6 +11,7 @@
 #include "harness/seed.h"
 
 #include "engine/engine_state.h"
+#include "engine/rebalancing.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -265,7 +266,45 @@ static void what_is_not_called_any_more_is_left_out(void **state)
     run_tokens(engine, 40, 2, &seed);
     assert_in_range(p->left.seen, marked, before + 16 * 32);
     assert_in_range(told_of(engine).turns, 1, 2); // the look in whose midst they changed may be one
+    // one that is asked for looks, too, where enough was called
+    while (moves_of(engine).id && !moves_of(engine).over) must_step(engine);
+    const int64_t look = p->marked.seen;
+    const bool few =
+        cot_popularity_since(p) * p->options.top_k < COT_REBALANCE_LEAST_CALLS * p->options.n_experts;
+    assert_int_equal(cot_engine_rebalance(&cycle, engine, false, NULL), COT_OK);
+    cot_engine_cycle_free(&cycle);
+    assert_int_equal(p->marked.seen, few ? look : p->seen);
     cot_engine_close(engine);
+}
+
+/* Looks at few calls, as of an idle server, neither teach what is usual nor have all else left out. */
+static void few_calls_are_not_looked_at(void **state)
+{
+    (void)state;
+    enum { E = 16, K = 2 };
+    const cot_popularity_options options = {
+        .n_layers = 1, .n_experts = E, .top_k = K, .n_homes = 1, .half_life_tokens = 1e5, .reservoir = 64};
+    cot_popularity p;
+    cot_rebalance r = {0};
+    uint64_t seed = test_seed();
+    assert_int_equal(cot_popularity_open(&p, &options, NULL), COT_OK);
+    const struct {
+        int tokens, first; // of these two and the six behind them
+        bool looks, turns;
+    } now[] = {{4000, 0, true, false}, {4000, 0, true, false}, {4000, 0, true, false}, {3, 8, false, false},
+               {3, 0, false, false},   {50, 8, false, false},  {4000, 0, true, false}, {4000, 8, true, true},
+               {10, 0, false, false},  {4000, 8, true, false}};
+    for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
+        for (int t = 0; t < now[i].tokens; t++) {
+            const uint16_t one = (uint16_t)(draw(&seed) % 8),
+                           other = (uint16_t)((one + 1 + draw(&seed) % 7) % 8);
+            const uint16_t experts[K] = {(uint16_t)(now[i].first + one), (uint16_t)(now[i].first + other)};
+            cot_popularity_add(&p, 0, experts, K);
+        }
+        assert_int_equal(cot_rebalancing_look(&r, &p), now[i].turns);
+        assert_int_equal(p.marked.seen == p.seen, now[i].looks);
+    }
+    cot_popularity_close(&p);
 }
 
 /* ---- as asked for ---- */
@@ -482,6 +521,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(hot_experts_leave_their_rank),
                                        cmocka_unit_test(what_is_not_called_any_more_is_left_out),
+                                       cmocka_unit_test(few_calls_are_not_looked_at),
                                        cmocka_unit_test(a_cycle_does_what_it_says),
                                        cmocka_unit_test(moves_of_a_cycle_have_an_end),
                                        cmocka_unit_test(distances_are_those_of_ranks),

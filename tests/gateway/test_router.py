@@ -167,6 +167,27 @@ class Passing(unittest.TestCase):
             self.assertEqual(json.loads(events[1])["error"]["code"], "worker_failed")
             self.assertEqual(len(engine.bodies) + len(other.bodies), 1)
 
+    def test_other_engine_floods(self):
+        """An event that comes as fast as can be, and never ends, ends in an error, and keeps nobody else waiting."""
+        sent = []
+
+        def floods(handler):
+            handler.send_response(200)
+            handler.send_header("Content-Type", "text/event-stream")
+            handler.send_header("Connection", "close")
+            handler.end_headers()
+            handler.close_connection = True
+            with contextlib.suppress(OSError):
+                handler.wfile.write(b"data: ")
+                while True:
+                    sent.append(handler.wfile.write(b"y" * 65536))
+
+        with Engine(floods) as engine, Router([url(engine)]) as router:
+            status, _, answer = router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})
+            self.assertEqual((status, json.loads(answer)["error"]["code"]), (503, "no_worker"))  # it is suspended
+            self.assertLess(sum(sent), 64 << 20)
+            self.assertEqual(router.get("/workers")[0], 200)
+
     def test_other_engine_ends_early(self):
         """A stream whose end is no more than that of its connection ends in an error, too, whatever stands in its texts."""
         whole = b'data: {"choices": [{"index": 0, "text": "data: [DONE]"}]}\n\n'

@@ -5,8 +5,10 @@
 #include "base/rng.h"
 #include "net/http_client.h"
 #include "net/http_server.h"
+#include "net/wake.h"
 #include <arpa/inet.h>
 #include <event2/event.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -452,11 +454,87 @@ static void test_left(void **state)
     r = (result){0};
 }
 
+/* ---- who sends without end ---- */
+
+enum { FLOOD = 64 << 20 };
+
+/* Sends faster than the other side takes it. */
+static void *flood(void *descriptor)
+{
+    static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n";
+    static char piece[1 << 18];
+    const int fd = *(const int *)descriptor;
+    bool open = send(fd, head, sizeof head - 1, MSG_NOSIGNAL) > 0;
+    for (int sent = 0; open && sent < FLOOD;) {
+        const ssize_t n = send(fd, piece, sizeof piece, MSG_NOSIGNAL);
+        open = n > 0;
+        sent += (int)n;
+    }
+    return NULL;
+}
+
+struct flooded {
+    struct event_base *base;
+    size_t taken, at; // bytes; those when a timer had its turn
+};
+
+static void take_slowly(void *context, cot_http_call *call, const char *bytes, size_t count)
+{
+    const struct timespec rest = {0, 20000};
+    (void)call, (void)bytes;
+    ((struct flooded *)context)->taken += count;
+    nanosleep(&rest, NULL);
+}
+
+static void note_end(void *context, cot_http_call *call, const cot_error *error)
+{
+    (void)context, (void)call, (void)error;
+}
+
+static void note_time(evutil_socket_t fd, short what, void *context)
+{
+    struct flooded *f = context;
+    (void)fd, (void)what;
+    if (!f->taken) return;
+    f->at = f->taken;
+    event_base_loopbreak(f->base);
+}
+
+/* Other events of the loop have their turn while an answer comes faster than it is taken. */
+static void an_answer_without_end_holds_nobody(void **state)
+{
+    fixture *const f = *state;
+    static const cot_http_answer slow = {NULL, take_slowly, note_end};
+    struct flooded flooded = {.base = cot_wake_base_open()};
+    cot_http_client *client;
+    char url[64];
+    snprintf(url, sizeof url, "http://127.0.0.1:%d", f->port);
+    assert_non_null(flooded.base);
+    assert_int_equal(cot_http_client_open(&client, flooded.base, url, &(cot_http_client_options){0}, NULL),
+                     COT_OK);
+    assert_int_equal(cot_http_client_send(client, "GET", "/", NULL, 0, NULL, 0, &slow, &flooded, NULL, NULL),
+                     COT_OK);
+    int fd = -1;
+    while ((fd = accept(f->listener, NULL, NULL)) < 0) event_base_loop(flooded.base, EVLOOP_NONBLOCK);
+    struct event *timer = event_new(flooded.base, -1, EV_PERSIST, note_time, &flooded);
+    assert_int_equal(event_add(timer, &(struct timeval){0, 1000}), 0);
+    pthread_t sender;
+    assert_int_equal(pthread_create(&sender, NULL, flood, &fd), 0);
+    while (!flooded.at && flooded.taken < FLOOD) event_base_loop(flooded.base, EVLOOP_ONCE);
+    assert_in_range(flooded.at, 1, FLOOD / 2);
+    event_free(timer);
+    cot_http_client_close(client);
+    pthread_join(sender, NULL);
+    close(fd);
+    event_base_free(flooded.base);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_calls),   TEST(test_kept_again), TEST(test_answers),
-                                       TEST(test_refused), TEST(test_time_outs),  TEST(test_kept),
-                                       TEST(test_left)};
+    const struct CMUnitTest tests[] = {TEST(test_calls),     TEST(test_kept_again),
+                                       TEST(test_answers),   TEST(test_refused),
+                                       TEST(test_time_outs), TEST(test_kept),
+                                       TEST(test_left),      TEST(an_answer_without_end_holds_nobody)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

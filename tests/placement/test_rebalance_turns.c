@@ -7,14 +7,15 @@
 
 static bool turns(cot_rebalance *r, double change)
 {
-    return cot_rebalance_turns(r, change, 0);
+    return cot_rebalance_turns(r, change, 1e-9);
 }
 
 static void test_turns(void **state)
 {
     (void)state;
     cot_rebalance r = {0};
-    assert_false(turns(&r, 0));    // nothing is known: not looked at
+    assert_false(cot_rebalance_turns(&r, 0.5, 0)); // nothing is known: not looked at
+    assert_int_equal(r.changes, 0);
     assert_false(turns(&r, 0.75)); // none before it
     assert_true(r.usual_change == 0.75);
     assert_false(turns(&r, 0.25));
@@ -24,8 +25,11 @@ static void test_turns(void **state)
     for (int i = 0; i < 4; i++) assert_false(turns(&r, 0.125));
     assert_true(turns(&r, 0.375)); // and counts as one of eight
     assert_true(r.usual_change == 0.15625);
-    assert_false(turns(&r, 0));
+    assert_false(cot_rebalance_turns(&r, 0, 0));
     assert_true(r.usual_change == 0.15625);
+    r = (cot_rebalance){0};
+    for (int i = 0; i < 4; i++) assert_false(turns(&r, 0)); // the same experts all the time
+    assert_true(turns(&r, 1));
 }
 
 /* Calls that change to and fro from one cycle to the next are no news in the end; once they have ceased to, a change is again. */

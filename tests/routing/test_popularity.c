@@ -149,7 +149,8 @@ static void what_came_before_can_be_left_out(void **state)
         cot_popularity p;
         cot_error error;
         assert_int_equal(cot_popularity_open(&p, &options, &error), COT_OK);
-        int mark = 0, left = 0;
+        int mark = 0, left = 0, since = 0;
+        int64_t kept = 0; // places at the last turn, behind token `since`
         for (int n = 0; n < TOKENS; n++) {
             token[n] = (struct token){.home = (int)pad_draw(pad, (uint32_t)options.n_homes), .when = n + 1};
             for (int l = 0; l < L; l++) draw_experts(pad, token[n].experts + l * K, K, E);
@@ -162,15 +163,17 @@ static void what_came_before_can_be_left_out(void **state)
                 for (int l = 0; l < L; l++)
                     for (int k = 0; k < K; k++) want[i >= mark][l * E + token[i].experts[l * K + k]] += worth;
             }
-            int64_t held;
-            assert_near(cot_popularity_lately(got, &held, &p), sum[0] + sum[1]);
+            assert_near(cot_popularity_lately(got, &p), sum[0] + sum[1]);
+            assert_near(cot_popularity_since(&p), mark > left ? sum[1] : sum[0] + sum[1]);
             for (int i = 0; i < L * E; i++) assert_near(got[i], want[0][i] + want[1][i]);
-            for (int64_t i = 0; i < p.held; i++) { // each is whole, and those that came lately stand first
+            for (int64_t i = 0; i < p.held; i++) { // each is whole, and came lately
                 const int64_t at = p.held_position[i];
-                assert_int_equal(at >= left, i < held);
+                assert_in_range(at, left, n);
                 assert_memory_equal(p.held_experts + i * L * K, token[at].experts, L * K * sizeof(uint16_t));
                 assert_int_equal(p.held_home[i], token[at].home);
             }
+            const int64_t room = kept + n + 1 - since; // a place that is free is taken
+            assert_int_equal(p.held, room < HELD ? room : HELD);
             const bool both = mark > left && mark <= n;
             for (int i = 0; both && i < L * E; i++)
                 apart += fabs(want[1][i] / (sum[1] * K) - want[0][i] / (sum[0] * K));
@@ -180,6 +183,8 @@ static void what_came_before_can_be_left_out(void **state)
                 cot_popularity_leave(&p);
                 turns += left != mark;
                 left = mark;
+                kept = p.held;
+                since = n + 1;
             }
             if (pad_draw(pad, 2)) {
                 cot_popularity_mark(&p);

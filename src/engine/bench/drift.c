@@ -2,8 +2,7 @@
 
 #include "base/error.h"
 #include "coterie/place.h"
-#include "placement/rebalance.h"
-#include "routing/popularity.h"
+#include "engine/rebalancing.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -65,12 +64,11 @@ static cot_status open_popularity(cot_popularity *p, const drift *d, int64_t res
 }
 
 /* What popularity says before a step, in d->calls. */
-static cot_rebalance_seen seen_before(const drift *d, cot_popularity *p, int64_t step)
+static cot_rebalance_seen seen_before(const drift *d, const cot_popularity *p, int64_t step)
 {
-    const double tokens = (double)(d->steps.begin[step] - d->steps.begin[step - 1]);
-    int64_t held;
-    const double counted = cot_popularity_lately(d->calls, &held, p);
-    return (cot_rebalance_seen){d->calls, counted / tokens, held, p->held_experts, p->held_home};
+    const double tokens = (double)(d->steps.begin[step] - d->steps.begin[step - 1]),
+                 counted = cot_popularity_lately(d->calls, p);
+    return (cot_rebalance_seen){d->calls, counted / tokens, p->held, p->held_experts, p->held_home};
 }
 
 /* ---- rebalancing ---- */
@@ -190,12 +188,7 @@ static cot_status run_cycle(cot_expert_map *map, runner *r, const cot_rebalance_
 static cot_status act(runner *r, const drift *d, int64_t step, cot_bench_drift_row *row,
                       cot_bench_drift_interval *sum, cot_error *error)
 {
-    if (is_rebalancing(r->kind)) {
-        double chance;
-        const double change = cot_popularity_change(&chance, &r->popularity);
-        if (cot_rebalance_turns(&r->controller, change, chance)) cot_popularity_leave(&r->popularity);
-        cot_popularity_mark(&r->popularity);
-    }
+    if (is_rebalancing(r->kind)) cot_rebalancing_look(&r->controller, &r->popularity);
     const cot_rebalance_seen seen = seen_before(d, &r->popularity, step);
     cot_expert_map map = {0};
     cot_status status;
