@@ -42,7 +42,7 @@ void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, int32
 }
 
 /* The system gets what pages [from, to) took, but for its own pages that they share with others. */
-static void give_back(cot_kv *kv, int64_t from, int64_t to)
+static void give_back(const cot_kv *kv, int64_t from, int64_t to)
 {
     const size_t small = (size_t)sysconf(_SC_PAGESIZE);
     uint8_t *begin = kv->memory + (size_t)from * kv->page_bytes,
@@ -66,6 +66,7 @@ void cot_kv_use_small_pages(const cot_kv *kv)
                 kv->memory - (uintptr_t)kv->memory % small, // where others are, too, they have small ones
         *end = kv->memory + (size_t)kv->pages * kv->page_bytes;
     if (begin < end) madvise(begin, (size_t)(end - begin), MADV_NOHUGEPAGE);
+    give_back(kv, 0, kv->pages); // a huge page of what lies beside them may have been touched
 }
 
 /* Where what was in a page is by these pairs. */

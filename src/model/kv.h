@@ -32,7 +32,7 @@ void cot_kv_lay_out(cot_kv *kv, cot_arena *arena);
 void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, int32_t from, int64_t keep);
 /* Another rank has `page` now: what it took here goes back to the system. */
 void cot_kv_give_up(cot_kv *kv, int32_t page);
-/* Pages lie in the system's small pages from now on, so that what none of them holds takes nothing. Before any is touched. */
+/* Pages lie in the system's small pages from now on, so that what none of them holds takes nothing. Before any is held. */
 void cot_kv_use_small_pages(const cot_kv *kv);
 /* Between two steps: what is in pages comes to others, by so many pairs (from, to) that ascend by from, with all froms behind all tos. Then pages from
  * `open` on have nothing, and what they took goes back to the system. */
