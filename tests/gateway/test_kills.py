@@ -60,8 +60,8 @@ class Kills(unittest.TestCase):
 
     def test_mock(self):
         draw = random.Random(KILLS)
-        chat = {"messages": [{"role": "user", "content": "count"}], "max_tokens": 30, "stream_options": {"include_usage": True}}
-        text = {"prompt": "once upon a time", "max_tokens": 30, "stream_options": {"include_usage": True}}
+        chat = {"messages": [{"role": "user", "content": "count"}], "max_tokens": 60, "stream_options": {"include_usage": True}}
+        text = {"prompt": "once upon a time", "max_tokens": 60, "stream_options": {"include_usage": True}}
         left, silences = KILLS, []
         while left:
             with mocks(3) as servers, Router(servers) as router:
