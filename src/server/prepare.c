@@ -64,9 +64,13 @@ static bool hold_calls(cot_api_request *r, const cot_served_model *model, cot_ap
         (c->text ? strcmp(c->name, "response_format") != 0 : !any_is_strict(r->tools.list)))
         return true;
     json_t *format = NULL;
+    json_error_t unread;
     if (c->text && cot_json_weigh(c->text, strlen(c->text)).depth <= COT_CONSTRAINT_MAX_DEPTH)
-        format = cot_json_load(c->text, strlen(c->text), JSON_DECODE_ANY, NULL);
-    if (c->text && (!format || json_is_false(format))) return true; // it is refused when it is compiled
+        format = cot_json_load(c->text, strlen(c->text), JSON_DECODE_ANY, &unread);
+    if (c->text && !json_is_object(format) && !json_is_true(format)) { // it is refused when it is compiled
+        json_decref(format);
+        return true;
+    }
     const cot_status status = cot_dialect_grammar(&grammar, model->dialects.calls, r->tools.list, format,
                                                   added_token, (void *)(uintptr_t)model->tokenizer, &reason);
     json_decref(format);

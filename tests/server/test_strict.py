@@ -54,6 +54,22 @@ class Strict(Constrained):
         choice = self.begun('<tool_call>{"name": "tide", "arguments":', tools=tools, logit_bias={"93": 20})
         self.assertRegex(choice["message"]["tool_calls"][0]["function"]["arguments"], r"^\{")
 
+    def test_formats_that_are_none(self):
+        """A schema that is a text, and no schema, is refused beside tools as it is alone."""
+        for schema in ("", " ", "x", "{", "[1", "\0", "5", "[]", "null", "[" * 100000):
+            form = {"response_format": {"type": "json_object", "schema": schema}}
+            answers = [self.server.post("/v1/chat/completions", {k: v for k, v in ASK.items() if k != "tools"} | form)]
+            answers += [self.server.post("/v1/chat/completions", ASK | form | {"tools": tools}) for tools in (TOOLS, LOOSE)]
+            for status, answer in answers:
+                self.assertEqual((status, answer["error"]["param"]), (400, "response_format"), (schema[:9], answer))
+
+    def test_other_constraints_are_of_all_the_text(self):
+        """Behind what begins a call nothing of them can come."""
+        status, ids = self.server.post("/tokenize", {"prompt": "<tool_call>", "add_special_tokens": False})
+        self.assertEqual(status, 200)
+        for fields in ({"structured_outputs": {"json": {"type": "object"}}}, {"guided_json": {"type": "object"}}):
+            self.assertEqual(self.server.post("/v1/chat/completions", ASK | fields | {"continue_token_ids": [ids["tokens"]]})[0], 400)
+
     def test_format_or_calls(self):
         """With `response_format` an answer is JSON of the schema or a call, whichever the model begins, of every choice, in streams too."""
         for tools in (TOOLS, LOOSE):
