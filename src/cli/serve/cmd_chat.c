@@ -2,6 +2,7 @@
 #include "cli/serve/chat_server.h"
 #include "cli/commands.h"
 #include "cli/frame/growing_text.h"
+#include "cli/frame/margin.h"
 #include "cli/frame/paths.h"
 
 #include "coterie/client.h"
@@ -28,6 +29,7 @@ struct conversation {
     json_t *messages; // what has been said
     const char *model;
     cli_growing_text answer; // what is being said
+    cli_margin margin;       // of the terminal where it is
     size_t reasoned;         // bytes of reasoning before it
     bool is_cut;             // the answer has no more room
     bool talks;              // with a person: prompts, hints
@@ -60,7 +62,7 @@ static void fold_reasoning(struct conversation *c, const json_t *delta)
 }
 
 /* Calls are shown, and not made. */
-static void show_calls(const json_t *delta)
+static void show_calls(struct conversation *c, const json_t *delta)
 {
     size_t i;
     json_t *call;
@@ -71,6 +73,7 @@ static void show_calls(const json_t *delta)
                    *arguments = json_string_value(json_object_get(function, "arguments"));
         if (name) fprintf(stderr, "\n[calls %s] ", name);
         if (arguments) fputs(arguments, stderr);
+        cli_margin_leave(&c->margin);
     }
 }
 
@@ -92,9 +95,9 @@ static bool on_event(void *context, const char *data, size_t bytes)
     }
     c->is_cut = c->is_cut || (finish && strcmp(finish, "length") == 0);
     fold_reasoning(c, delta);
-    show_calls(delta);
+    show_calls(c, delta);
     if (json_is_string(text)) {
-        fwrite(json_string_value(text), 1, json_string_length(text), stdout);
+        cli_margin_write(&c->margin, json_string_value(text), json_string_length(text));
         good = fflush(stdout) == 0 &&
                cli_growing_text_add(&c->answer, json_string_value(text), json_string_length(text));
     }
@@ -145,6 +148,7 @@ static bool answer(struct conversation *c)
     char *request = request_of(c);
     c->answer.bytes = c->reasoned = 0;
     c->is_cut = false;
+    cli_margin_begin(&c->margin, stdout);
     c->failed = !request;
     const cot_status status = request ? cot_client_stream(c->client, "/v1/chat/completions", request,
                                                           on_event, c, &interrupted, &error)
