@@ -1,10 +1,10 @@
 /* The launch: what a rank is given, what rank 0 is told, and who notices that another has ended. */
 #include "harness/cmocka.h"
 #include "harness/fabric/job.h"
+#include "harness/fabric/launched.h"
 
 #include "base/error.h"
 #include "fabric/reports.h"
-#include "fabric/threads/state.h"
 #include "fabric/threads/threads.h"
 
 #include <errno.h>
@@ -13,28 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const int64_t long_ns = 100000000000;
-
 static const cot_fabric_backend *backend; // that the tests of this run are of
-
-static cot_launch_options options_of(int ranks, cot_rank_main *main)
-{
-    return (cot_launch_options){
-        .ranks = ranks, .threads = ranks, .heap_bytes = 1 << 16, .timeout_ns = long_ns, .main = main};
-}
-
-static const cot_rank *must_launch(cot_launch **launch, const cot_launch_options *options)
-{
-    const cot_rank *root;
-    cot_error error;
-    if (cot_launch_open(launch, &root, backend, options, &error) != COT_OK) fail_msg("%s", error.message);
-    return root;
-}
 
 static void the_names_find_their_backends(void **state)
 {
@@ -52,7 +35,7 @@ static void what_comes_from_outside_is_not_made_here(void **state)
 {
     (void)state;
     if (cot_launch_started().ranks) return;
-    cot_launch_options options = options_of(1, NULL);
+    cot_launch_options options = launch_options_of(1, NULL);
     cot_launch *launch;
     const cot_rank *root;
     cot_error error;
@@ -68,7 +51,7 @@ static void bad_numbers_are_refused(void **state)
     (void)state;
     const int ranks[] = {0, 65, 1, 2}, threads[] = {1, 1, 0, 1};
     for (int i = 0; i < 4; i++) {
-        cot_launch_options options = options_of(ranks[i], NULL);
+        cot_launch_options options = launch_options_of(ranks[i], NULL);
         options.threads = threads[i];
         if (i == 3) options.timeout_ns = 0;
         cot_launch *launch = (void *)&options;
@@ -152,13 +135,13 @@ static void each_rank_gets_what_it_may_share(void **state)
     (void)state;
     for (int ranks = 1; ranks <= 5; ranks += 2) {
         const struct given given = {42, "hello"};
-        cot_launch_options options = options_of(ranks, report_look);
+        cot_launch_options options = launch_options_of(ranks, report_look);
         options.threads = 7;
         options.argument = &given;
         options.shared = &shared_by;
         atomic_store(&shared_by, 0);
         cot_launch *launch;
-        const cot_rank *root = must_launch(&launch, &options);
+        const cot_rank *root = must_launch(&launch, backend, &options);
         cot_reports reports;
         cot_error error = {0};
         assert_int_equal(cot_reports_open(&reports, root->fabric, &error), COT_OK);
@@ -191,10 +174,10 @@ static void the_reason_comes_before_its_echo(void **state)
 {
     (void)state;
     for (int own_failed = 0; own_failed < 2; own_failed++) {
-        cot_launch_options options = options_of(4, report_failures);
+        cot_launch_options options = launch_options_of(4, report_failures);
         options.argument = &own_failed;
         cot_launch *launch;
-        const cot_rank *root = must_launch(&launch, &options);
+        const cot_rank *root = must_launch(&launch, backend, &options);
         cot_reports reports;
         cot_error error = {0};
         assert_int_equal(cot_reports_open(&reports, root->fabric, &error), COT_OK);
@@ -274,11 +257,11 @@ static void a_death_is_noticed_by_all(void **state)
     static const struct ends cases[] = {
         {2, SIGKILL, 4, false}, {2, SIGKILL, 4, true}, {3, SIGABRT, 1, false}, {1, 0, 2, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cot_launch_options options = options_of(4, wait_or_end);
+        cot_launch_options options = launch_options_of(4, wait_or_end);
         options.argument = &cases[i];
         options.threads = cases[i].threads;
         cot_launch *launch;
-        cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+        cot_fabric *fabric = must_launch(&launch, backend, &options)->fabric;
         struct vain vain;
         cot_error error = {0};
         open_vain(&vain, fabric);
@@ -288,7 +271,7 @@ static void a_death_is_noticed_by_all(void **state)
         for (int rank = 1; rank < 4; rank++) {
             if (rank == cases[i].victim) continue;
             while (!cot_signal_load(fabric, vain.told + (cot_sym)rank * 8)) {
-                assert_true(fabric->ops->now_ns(fabric) - since_ns < long_ns / 4);
+                assert_true(fabric->ops->now_ns(fabric) - since_ns < launch_timeout_ns / 4);
                 sleep_us(100);
             }
             assert_death_is_told((cot_error *)cot_local(fabric, vain.errors) + rank, &cases[i], rank);
@@ -309,9 +292,9 @@ static void end_or_speak_late(const cot_rank *rank)
 static void a_rank_that_is_done_has_not_died(void **state)
 {
     (void)state;
-    const cot_launch_options options = options_of(3, end_or_speak_late);
+    const cot_launch_options options = launch_options_of(3, end_or_speak_late);
     cot_launch *launch;
-    const cot_rank *root = must_launch(&launch, &options);
+    const cot_rank *root = must_launch(&launch, backend, &options);
     cot_sym signal;
     cot_error error = {0};
     assert_int_equal(cot_alloc(root->fabric, &signal, 8, NULL), COT_OK);
@@ -346,7 +329,7 @@ static void a_rank_that_cannot_start_fails_the_launch(void **state)
 {
     (void)state;
     if (backend->one_process) skip();
-    const cot_launch_options options = options_of(4, wait_for_root);
+    const cot_launch_options options = launch_options_of(4, wait_for_root);
     static const struct {
         int dies; // SIGKILL: by that signal
         cot_status status;
@@ -384,7 +367,7 @@ cot_status __wrap_cot_pool_open(cot_pool **pool, int workers, cot_error *error)
 static void a_launch_without_threads_fails(void **state)
 {
     (void)state;
-    const cot_launch_options options = options_of(3, wait_for_root);
+    const cot_launch_options options = launch_options_of(3, wait_for_root);
     cot_launch *launch = (void *)&options;
     const cot_rank *root;
     cot_error error = {0};
@@ -413,9 +396,9 @@ static void orphans_end(void **state)
         const pid_t root = fork();
         assert_true(root >= 0);
         if (!root) {
-            const cot_launch_options options = options_of(3, way ? sleep_long : wait_for_root);
+            const cot_launch_options options = launch_options_of(3, way ? sleep_long : wait_for_root);
             cot_launch *launch;
-            must_launch(&launch, &options);
+            must_launch(&launch, backend, &options);
             raise(SIGKILL);
         }
         int ended = 0;
@@ -440,11 +423,11 @@ static void a_stopped_rank_is_noticed(void **state)
     (void)state;
     if (backend->one_process) skip();
     for (int victim = 1; victim < 4; victim++) {
-        cot_launch_options options = options_of(4, stop_or_wait);
+        cot_launch_options options = launch_options_of(4, stop_or_wait);
         options.argument = &victim;
         options.timeout_ns = 800000000;
         cot_launch *launch;
-        cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+        cot_fabric *fabric = must_launch(&launch, backend, &options)->fabric;
         char want[100];
         cot_error error = {0};
         while (cot_fabric_check(fabric, &error) == COT_OK) sleep_us(1000);
@@ -466,10 +449,10 @@ static void end_at_once(const cot_rank *rank)
 static void a_rank_that_is_done_is_not_missed(void **state)
 {
     (void)state;
-    cot_launch_options options = options_of(2, end_at_once);
+    cot_launch_options options = launch_options_of(2, end_at_once);
     options.timeout_ns = 400000000;
     cot_launch *launch;
-    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+    cot_fabric *fabric = must_launch(&launch, backend, &options)->fabric;
     cot_error error = {0};
     sleep_us(2 * options.timeout_ns / 1000);
     if (cot_fabric_check(fabric, &error) != COT_OK) fail_msg("%s", error.message);
@@ -481,10 +464,10 @@ static _Noreturn void be_root(int pipe_end, int way)
 {
     dup2(pipe_end, STDERR_FILENO);
     close(pipe_end);
-    cot_launch_options options = options_of(4, wait_for_root);
+    cot_launch_options options = launch_options_of(4, wait_for_root);
     options.timeout_ns = 800000000;
     cot_launch *launch;
-    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+    cot_fabric *fabric = must_launch(&launch, backend, &options)->fabric;
     if (way == 2) { // all are asked to end, as by Ctrl-C, which rank 0 does
         signal(SIGINT, SIG_IGN);
         kill(0, SIGINT);
@@ -537,160 +520,6 @@ static void a_root_that_is_gone_is_told_of(void **state)
     }
 }
 
-/* ---- all stopped, as by Ctrl-Z ---- */
-
-static const int64_t pause_timeout_ns = 1200000000;
-static atomic_int *heard; // [ways] 1 + what rank 1's wait came to; in memory that all processes share
-
-static void hear_of_root(const cot_rank *rank)
-{
-    const int way = *(const int *)rank->argument;
-    cot_sym signal;
-    if (cot_alloc(rank->fabric, &signal, 8, NULL) != COT_OK) return;
-    atomic_store(&heard[way],
-                 1 + (int)cot_wait_patiently(rank->fabric, signal, 1, 0, COT_PHASE_CONTROL, NULL));
-}
-
-static void await_change(const _Atomic int64_t *word, int64_t before)
-{
-    while (atomic_load(word) == before) sleep_us(1000);
-}
-
-/* In a process beside rank 0's and its child's: stops one of the two, and the other when it has missed it once; lets that one go on
- * long after and look again, and only then the first. */
-static _Noreturn void stop_both(cot_fabric_group *group, int first, bool watched)
-{
-    struct endpoint *endpoints = group->endpoints;
-    const pid_t processes[] = {group->root, endpoints[1].process};
-    const int second = 1 - first;
-    alarm(60);
-    if (!watched) sleep_us(20000); // until rank 0 waits for its child's end
-    kill(processes[first], SIGSTOP);
-    await_change(&endpoints[first].quiet_ns, 0);
-    kill(processes[second], SIGSTOP);
-    sleep_us(17 * pause_timeout_ns / 10000);
-    const int64_t before_ns = atomic_load(&endpoints[first].quiet_ns);
-    kill(processes[second], SIGCONT);
-    await_change(&endpoints[first].quiet_ns, before_ns);
-    const bool failed = atomic_load(&group->failed);
-    kill(processes[first], SIGCONT);
-    cot_put_signal(&endpoints[0].fabric, 1, 0, NULL, 0, 0, 1, COT_PHASE_CONTROL);
-    cot_rouse(&endpoints[0].fabric, 1);
-    _exit(failed);
-}
-
-/* way 0: rank 0 watches its child; 1: the child rank 0; 2: rank 0 waits for its child's end. Whether nobody was blamed. */
-static bool pause_group(int way)
-{
-    cot_launch_options options = options_of(2, hear_of_root);
-    options.timeout_ns = pause_timeout_ns;
-    options.argument = &way;
-    cot_launch *launch;
-    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
-    cot_sym signal;
-    cot_error error = {0};
-    if (cot_alloc(fabric, &signal, 8, NULL) != COT_OK || signal != 0) return false;
-    const pid_t stopper = fork();
-    int blamed = 0;
-    if (!stopper) stop_both(((struct endpoint *)fabric)->group, way == 1 ? 0 : 1, way < 2);
-    if (way < 2) waitpid(stopper, &blamed, 0);
-    const cot_status status = cot_fabric_check(fabric, &error);
-    if (status != COT_OK) fprintf(stderr, "way %d: %s\n", way, error.message);
-    cot_launch_close(launch);
-    if (way == 2) waitpid(stopper, &blamed, 0);
-    return status == COT_OK && !blamed;
-}
-
-static void a_pause_of_all_blames_nobody(void **state)
-{
-    enum { WAYS = 3 };
-    (void)state;
-    if (backend->one_process) skip();
-    pid_t roots[WAYS];
-    heard = mmap(NULL, WAYS * sizeof *heard, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
-    assert_true(heard != MAP_FAILED);
-    fflush(NULL);
-    for (int way = 0; way < WAYS; way++) {
-        roots[way] = fork();
-        assert_true(roots[way] >= 0);
-        if (!roots[way]) _exit(pause_group(way) ? 42 : 1);
-    }
-    for (int way = 0; way < WAYS; way++) {
-        int status;
-        assert_int_equal(waitpid(roots[way], &status, 0), roots[way]);
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 42 || atomic_load(&heard[way]) != 1 + COT_OK)
-            fail_msg("way %d: status %x, rank 1 heard %d", way, (unsigned)status,
-                     atomic_load(&heard[way]) - 1);
-    }
-    munmap(heard, WAYS * sizeof *heard);
-}
-
-enum { IDLE_RANKS = 16 };
-struct idle_words {
-    cot_sym asleep, go, slept, told;
-};
-
-static void open_idle(struct idle_words *w, cot_fabric *fabric)
-{
-    cot_sym *const words[] = {&w->asleep, &w->go, &w->slept, &w->told};
-    for (int i = 0; i < 4; i++)
-        if (cot_alloc(fabric, words[i], IDLE_RANKS * 8, NULL) != COT_OK) abort();
-}
-
-static void idle_and_tell(const cot_rank *rank)
-{
-    cot_fabric *fabric = rank->fabric;
-    const cot_sym own = (cot_sym)fabric->rank * 8;
-    struct idle_words w;
-    open_idle(&w, fabric);
-    cot_put_signal(fabric, 0, 0, NULL, 0, w.asleep + own, 1, COT_PHASE_CONTROL);
-    if (cot_wait_patiently(fabric, w.go, 1, 0, COT_PHASE_CONTROL, NULL) != COT_OK) return;
-    const uint64_t slept[2] = {fabric->slept, fabric->roused};
-    cot_put(fabric, 0, w.slept + own, &slept[0], 8, COT_PHASE_CONTROL);
-    cot_put_signal(fabric, 0, 0, NULL, 0, w.told + own, 1 + slept[1], COT_PHASE_CONTROL);
-}
-
-/* A rank that is idle wakes ever more seldom, and by being roused in the end. Its process' watcher wakes twice a second. */
-static void an_idle_group_sleeps(void **state)
-{
-    (void)state;
-    const cot_launch_options options = options_of(IDLE_RANKS, idle_and_tell);
-    cot_launch *launch;
-    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
-    const struct endpoint *endpoints = (const struct endpoint *)fabric;
-    const cot_fabric_group *group = endpoints->group;
-    struct idle_words w;
-    open_idle(&w, fabric);
-    for (int r = 1; r < IDLE_RANKS; r++)
-        while (!cot_signal_load(fabric, w.asleep + (cot_sym)r * 8)) sleep_us(100);
-    const int64_t since_ns = fabric->ops->now_ns(fabric);
-    uint64_t before[IDLE_RANKS];
-    for (int r = 0; r < IDLE_RANKS; r++) before[r] = atomic_load(&group->endpoints[r].beats);
-    sleep_us(1500000);
-    uint64_t beats[IDLE_RANKS];
-    for (int r = 0; r < IDLE_RANKS; r++) beats[r] = atomic_load(&group->endpoints[r].beats) - before[r];
-    const double seconds = (double)(fabric->ops->now_ns(fabric) - since_ns) * 1e-9;
-    for (int r = 0; r < IDLE_RANKS; r++) {
-        assert_true((double)beats[r] <= 2 * seconds + 1);
-        assert_int_equal(beats[r] > 0, !backend->one_process);
-    }
-    for (int r = 1; r < IDLE_RANKS; r++) {
-        cot_put_signal(fabric, r, 0, NULL, 0, w.go, 1, COT_PHASE_CONTROL);
-        cot_rouse(fabric, r);
-    }
-    int roused = 0;
-    for (int r = 1; r < IDLE_RANKS; r++) {
-        while (!cot_signal_load(fabric, w.told + (cot_sym)r * 8)) sleep_us(100);
-        const uint64_t slept = *((const uint64_t *)cot_local(fabric, w.slept) + r);
-        roused += cot_signal_load(fabric, w.told + (cot_sym)r * 8) > 1;
-        assert_true(
-            slept >= 1 &&
-            slept <= 40); // half as long again each time, from 0.3 ms: 22 in 2 s, 37 in a quarter of an hour
-    }
-    assert_true(roused >= IDLE_RANKS / 2); // the others woke by themselves just then
-    cot_launch_close(launch);
-}
-
 /* ---- a group that was started from outside ---- */
 
 enum { OUTSIDE_RANKS = 3 };
@@ -735,7 +564,7 @@ static void processes_started_from_outside_make_one_call(void **state)
     const cot_fabric_group_options group = {.ranks = OUTSIDE_RANKS,
                                             .heap_bytes = HARNESS_BYTES + 4096,
                                             .running = OUTSIDE_RANKS,
-                                            .timeout_ns = long_ns,
+                                            .timeout_ns = launch_timeout_ns,
                                             .forked = true};
     assert_int_equal(cot_fabric_group_open(&outside_group, &group, NULL), COT_OK);
     fflush(NULL);
@@ -748,7 +577,7 @@ static void processes_started_from_outside_make_one_call(void **state)
     const group_job job = {.backend = &outside,
                            .ranks = OUTSIDE_RANKS,
                            .running = OUTSIDE_RANKS,
-                           .timeout_ns = long_ns,
+                           .timeout_ns = launch_timeout_ns,
                            .seed = 1000 + (uint64_t)outside_rank,
                            .body = gather_body};
     cot_traffic totals[COT_PHASES];
@@ -779,8 +608,6 @@ int main(void)
         cmocka_unit_test(a_stopped_rank_is_noticed),
         cmocka_unit_test(a_rank_that_is_done_is_not_missed),
         cmocka_unit_test(a_root_that_is_gone_is_told_of),
-        cmocka_unit_test(a_pause_of_all_blames_nobody),
-        cmocka_unit_test(an_idle_group_sleeps),
         cmocka_unit_test(processes_started_from_outside_make_one_call),
     };
     int failed = 0;
