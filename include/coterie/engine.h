@@ -277,10 +277,11 @@ cot_status cot_engine_rebalance(cot_engine_cycle *cycle, cot_engine *engine, boo
  * give memory back, and experts that stay where operators read them. */
 enum { COT_ENGINE_BUDGET_REASONS = 6 };
 typedef struct cot_engine_budget {
-    int64_t bytes;                            /* all; 0: nothing is shared, or the split does not move */
-    int64_t pages_bytes;                      /* of pages that are open */
-    int64_t slots_bytes;                      /* that replicas in spare slots may take */
-    int64_t replicas_bytes;                   /* and take */
+    int64_t bytes;          /* all; 0: nothing is shared, or the split does not move */
+    int64_t states_bytes;   /* of layers that have a state in place of keys: theirs, always */
+    int64_t pages_bytes;    /* of pages that are open */
+    int64_t slots_bytes;    /* that replicas in spare slots may take */
+    int64_t replicas_bytes; /* and take */
     int64_t looks[COT_ENGINE_BUDGET_REASONS]; /* so far, one a cycle of rebalancing, by what came of them */
     int64_t turns; /* those of them that moved memory the other way than the move before */
     int last;      /* what came of the last of them; -1: there was none */

@@ -194,9 +194,10 @@ typedef struct cot_engine_options {
         /* In place of kv_tokens, bytes of KV cache over all ranks: as many pages of 64 positions as fit. Default: kv_tokens
          * says. */
         size_t kv_bytes;
-        /* In place of both, and refused beside kv_bytes: bytes, over all ranks, that KV pages and the slots of experts that
-         * `spare_slots` adds take together. Slots, where experts are movable, have theirs; pages get the rest, which has to
-         * hold a text of the model's whole context. Default: kv_bytes says. */
+        /* In place of both, and refused beside kv_bytes: bytes, over all ranks, that KV pages, states that layers have in
+         * place of keys, and the slots of experts that `spare_slots` adds take together. States, those of snapshots too,
+         * have theirs, and so have slots where experts are movable; pages get the rest, which has to hold a text of the
+         * model's whole context. Default: kv_bytes says. */
         size_t total_bytes;
     } memory;
     /* What is told of the work. */

@@ -40,7 +40,8 @@ static void tell(cot_engine *e)
 {
     const cot_budgeting *b = &e->budgeting;
     const cot_rebalance *controller = &e->rebalancing.controller;
-    cot_engine_budget told = {.bytes = (int64_t)b->bytes,
+    cot_engine_budget told = {.bytes = (int64_t)(b->bytes + b->states_bytes),
+                              .states_bytes = (int64_t)b->states_bytes,
                               .pages_bytes = e->loop.scheduler.pool.open * (int64_t)b->page_bytes,
                               .slots_bytes = controller->spare_bytes,
                               .replicas_bytes = cot_rebalance_spare_bytes(controller, layout_of(e), NULL),

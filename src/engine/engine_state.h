@@ -70,7 +70,8 @@ typedef struct cot_rebalancing {
 
 /* What KV pages and spare slots of experts take together, and how it is split (schedule/budget.h). */
 typedef struct cot_budgeting {
-    size_t bytes, page_bytes; // all, of the option, 0: they share none; of one page, over all ranks
+    size_t bytes, page_bytes; // that they share, 0: they share none; of one page, over all ranks
+    size_t states_bytes;      // of the option's bytes, that states of sequences and snapshots have beside
     bool moves;               // the split does; else slots have theirs from the beginning
     bool has_moved;           // experts, since places that none has were emptied
     int64_t pages, least;     // that are to be open; that stay open

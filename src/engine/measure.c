@@ -13,6 +13,7 @@
 #include "model/mixer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -113,19 +114,25 @@ static size_t spare_bytes(const cot_engine *e, const cot_engine_options *o)
     return bytes * (size_t)o->experts.spare_slots * (size_t)e->info.ranks;
 }
 
-/* What of the memory that pages share with spare slots is left for pages. Errors: INVALID_ARGUMENT: not enough for the model's context. */
-static cot_status share_with_slots(size_t *kv_bytes, const cot_engine *e, const cot_engine_options *o,
-                                   size_t page_bytes, cot_error *error)
+/* What of the options' memory is left for pages beside states, which never give theirs up, and slots. Errors: INVALID_ARGUMENT: not enough for the
+ * model's context. */
+static cot_status share_memory(size_t *kv_bytes, cot_budgeting *b, const cot_engine *e,
+                               const cot_engine_options *o, cot_error *error)
 {
-    const size_t total = o->memory.total_bytes, spare = e->budgeting.moves ? 0 : spare_bytes(e, o);
+    const size_t total = o->memory.total_bytes, spare = b->moves ? 0 : spare_bytes(e, o);
     const int64_t context = e->config->max_context;
-    *kv_bytes = total > spare ? total - spare : 0;
-    if (*kv_bytes / page_bytes >= (size_t)cot_page_count(context)) return COT_OK;
+    char states[96] = "";
+    b->bytes = total > b->states_bytes ? total - b->states_bytes : 0;
+    *kv_bytes = b->bytes > spare ? b->bytes - spare : 0;
+    if (*kv_bytes / b->page_bytes >= (size_t)cot_page_count(context)) return COT_OK;
+    if (b->states_bytes)
+        snprintf(states, sizeof states, " and %zu of states of %lld sequences and %lld snapshots",
+                 b->states_bytes, (long long)e->runner.sequences, (long long)e->runner.snapshots);
     return cot_fail(
         error, COT_INVALID_ARGUMENT,
-        "%zu bytes of memory hold %zu KV pages of %zu bytes beside %zu bytes of spare slots, the model's "
+        "%zu bytes of memory hold %zu KV pages of %zu bytes beside %zu bytes of spare slots%s, the model's "
         "context of %lld tokens needs %lld pages",
-        total, *kv_bytes / page_bytes, page_bytes, spare, (long long)context,
+        total, *kv_bytes / b->page_bytes, b->page_bytes, spare, states, (long long)context,
         (long long)cot_page_count(context));
 }
 
@@ -134,7 +141,7 @@ static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_err
 {
     const int counted =
         e->runner.data_parallel ? 1 : e->info.ranks; // a page is on one rank, or a part of it on each
-    size_t page_bytes = 0, kv_bytes = o->memory.kv_bytes;
+    size_t page_bytes = 0, states_bytes = 0, kv_bytes = o->memory.kv_bytes;
     cot_status status = COT_OK;
     if (!kv_bytes && !o->memory.total_bytes) return COT_OK;
     e->runner.pages = 1;
@@ -142,10 +149,12 @@ static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_err
         cot_runner_sizes sizes;
         status = cot_runner_measure(&sizes, &e->runner, rank, e->info.ranks, error);
         page_bytes += sizes.cache;
+        states_bytes += sizes.states;
     }
     e->budgeting.page_bytes = page_bytes;
+    e->budgeting.states_bytes = states_bytes;
     if (status == COT_OK && o->memory.total_bytes)
-        status = share_with_slots(&kv_bytes, e, o, page_bytes, error);
+        status = share_memory(&kv_bytes, &e->budgeting, e, o, error);
     if (status != COT_OK) return status;
     if (kv_bytes < page_bytes)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%zu bytes of KV cache hold no page, which has %zu",
@@ -383,7 +392,6 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     if (status == COT_OK) status = cot_rebalancing_check(e, options, error);
     if (status == COT_OK) e->runner.pipeline.row_of_id = e->row_of_id;
     if (status == COT_OK) status = choose_exchange(e, options, error);
-    e->budgeting.bytes = options->given.memory.total_bytes;
     e->budgeting.moves = e->runner.gives_back = split_moves(options);
     e->runner.spare = options->given.experts.spare_slots;
     if (status == COT_OK) status = fill_pages(e, &options->given, error);

@@ -19,12 +19,12 @@ static cot_status check_memory(const cot_engine *e, const cot_engine_options *o,
     char shared[96] = "", states[160] = "";
     if (sizes->total_bytes <= sizes->available_bytes) return COT_OK;
     if (o->memory.total_bytes)
-        snprintf(shared, sizeof shared, ", %.2f GB of it for KV pages and spare slots",
-                 (double)o->memory.total_bytes / 1e9);
+        snprintf(shared, sizeof shared, ", %.2f GB of it for KV pages%s and spare slots",
+                 (double)o->memory.total_bytes / 1e9, sizes->states_bytes ? ", states" : "");
     if (sizes->states_bytes)
         snprintf(states, sizeof states,
-                 ", %.2f GB of it for states of %lld sequences and %lld snapshots, %.1f MB each",
-                 (double)sizes->states_bytes / 1e9, (long long)e->runner.sequences,
+                 ", %.2f GB of %s for states of %lld sequences and %lld snapshots, %.1f MB each",
+                 (double)sizes->states_bytes / 1e9, *shared ? "that" : "it", (long long)e->runner.sequences,
                  (long long)sizes->snapshots, (double)sizes->state_bytes / 1e6);
     return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory%s%s%c %.2f GB are available",
                     (double)sizes->total_bytes / 1e9, shared, states, *shared || *states ? ';' : ',',

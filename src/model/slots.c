@@ -125,6 +125,7 @@ void cot_runner_use_small_pages(const cot_runner *r)
 {
     const size_t small = (size_t)sysconf(_SC_PAGESIZE);
     cot_kv_use_small_pages(&r->heads.kv);
+    cot_state_use_small_pages(&r->heads.state);
     for (int32_t l = 0; l < cot_runner_expert_layers(&r->o); l++) {
         const cot_runner_pool *pool = &r->slots.pool[l];
         const int32_t end = pool->first + pool->own, behind = end == pool->places - 1 ? pool->places : end;

@@ -38,13 +38,29 @@ void cot_state_assign(cot_state *s, int64_t to, int64_t from, cot_pool *pool)
     cot_pool_run(pool, s->layers, copy_layer, &copy);
 }
 
+/* The system gets what rows [from, to) took, but for its own pages that they share with others. */
+static void give_back(const cot_state *s, int64_t from, int64_t to)
+{
+    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *begin = (uint8_t *)cot_state_of(s, from, 0), *end = (uint8_t *)cot_state_of(s, to, 0);
+    begin += (small - (uintptr_t)begin % small) % small;
+    end -= (uintptr_t)end % small;
+    if (begin < end) madvise(begin, (size_t)(end - begin), MADV_DONTNEED);
+}
+
 void cot_state_give_up(cot_state *s, int64_t row)
 {
     if (!s->layers || !s->held[row]) return;
     s->held[row] = false;
-    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
-    uint8_t *begin = (uint8_t *)cot_state_of(s, row, 0), *end = begin + cot_state_bytes(s);
-    begin += (small - (uintptr_t)begin % small) % small;
-    end -= (uintptr_t)end % small;
-    if (begin < end) madvise(begin, (size_t)(end - begin), MADV_DONTNEED);
+    give_back(s, row, row + 1);
+}
+
+void cot_state_use_small_pages(const cot_state *s)
+{
+    if (!s->layers) return;
+    const int64_t rows = s->sequences + s->snapshots;
+    uint8_t *begin = (uint8_t *)cot_state_of(s, 0, 0), *end = (uint8_t *)cot_state_of(s, rows, 0);
+    begin -= (uintptr_t)begin % (size_t)sysconf(_SC_PAGESIZE); // where others are, too, they have small ones
+    if (begin < end) madvise(begin, (size_t)(end - begin), MADV_NOHUGEPAGE);
+    give_back(s, 0, rows); // a huge page of what lies beside them may have been touched
 }

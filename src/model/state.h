@@ -25,6 +25,8 @@ static inline int64_t cot_state_row(const cot_state *state, int64_t snapshot)
 void cot_state_assign(cot_state *state, int64_t to, int64_t from, cot_pool *pool);
 /* Another rank has the row now: what it took here goes back to the system. */
 void cot_state_give_up(cot_state *state, int64_t row);
+/* Before anything is stored: so that nothing is taken beside rows that are held, rows lie in small pages of the system from now on. */
+void cot_state_use_small_pages(const cot_state *state);
 
 static inline float *cot_state_of(const cot_state *state, int64_t row, int64_t layer)
 {

@@ -331,10 +331,11 @@ static void write_labelled(writer *w, const char *name, const char *label, const
 static void write_budget(writer *w, const cot_backend_budget *b)
 {
     const char *bytes = "coterie:memory_bytes", *looks = "coterie:memory_looks_total";
-    cot_prometheus_metric(
-        w->out, bytes, "gauge",
-        "Memory that KV pages and replicas of experts share: what is open for either, what replicas take.");
+    cot_prometheus_metric(w->out, bytes, "gauge",
+                          "Memory that KV pages and replicas of experts share: what is open for either, what "
+                          "replicas take, what states do.");
     write_labelled(w, bytes, "part", "all", b->bytes);
+    write_labelled(w, bytes, "part", "states", b->states_bytes);
     write_labelled(w, bytes, "part", "pages", b->pages_bytes);
     write_labelled(w, bytes, "part", "slots", b->slots_bytes);
     write_labelled(w, bytes, "part", "replicas", b->replicas_bytes);

@@ -163,8 +163,9 @@ void cot_server_on_cycle(void *server, json_t *cycle, const cot_error *error)
 static json_t *budget_json(const cot_backend_budget *b)
 {
     if (!b->bytes) return json_null();
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:s?, s:f}", "bytes", (json_int_t)b->bytes, "pages_bytes",
-                     (json_int_t)b->pages_bytes, "slots_bytes", (json_int_t)b->slots_bytes, "replicas_bytes",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:f}", "bytes", (json_int_t)b->bytes,
+                     "states_bytes", (json_int_t)b->states_bytes, "pages_bytes", (json_int_t)b->pages_bytes,
+                     "slots_bytes", (json_int_t)b->slots_bytes, "replicas_bytes",
                      (json_int_t)b->replicas_bytes, "turns", (json_int_t)b->turns, "reason",
                      b->last < 0 ? NULL : b->reason[b->last], "gain_seconds", b->gain_ns / 1e9);
 }

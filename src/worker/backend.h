@@ -153,6 +153,7 @@ enum { COT_BACKEND_REASONS = 8 };
 /* How pages of the KV cache and replicas of experts share memory, where that moves. */
 typedef struct cot_backend_budget {
     int64_t bytes;                      // all; 0: nothing is shared, or the split does not move
+    int64_t states_bytes;               // of states that layers have in place of keys
     int64_t pages_bytes, slots_bytes;   // of pages that are open; that replicas may take
     int64_t replicas_bytes;             // that they take
     int reasons;                        // what comes of looks at the split

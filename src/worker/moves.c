@@ -119,6 +119,7 @@ bool cot_worker_rebalancing_of(cot_backend_rebalancing *out, cot_engine *engine)
                                      .since_ns = r.since_ns,
                                      .plan_ns = r.plan_ns,
                                      .budget = {.bytes = r.budget.bytes,
+                                                .states_bytes = r.budget.states_bytes,
                                                 .pages_bytes = r.budget.pages_bytes,
                                                 .slots_bytes = r.budget.slots_bytes,
                                                 .replicas_bytes = r.budget.replicas_bytes,

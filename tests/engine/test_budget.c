@@ -11,13 +11,33 @@
 #include "engine/engine_state.h"
 #include "model/runner_state.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RANKS = 4, SPARE = 3, TEXTS = 24, AT_ONCE = 6, CONTEXT_PAGES = 8, MOST_LOOKS = 400 };
+enum { RANKS = 4, SPARE = 3, TEXTS = 24, AT_ONCE = 6, SNAPSHOTS = 8, MEMORY = 6 << 20 };
+
+struct model {
+    const char *config; // of random weights; NULL: models/tiny
+    int64_t vocab;      // of texts
+};
+static const struct model tiny = {NULL, 100},
+                          with_states = {"{\"architectures\": [\"Qwen3_5MoeForCausalLM\"], "
+                                         "\"vocab_size\": 100, \"hidden_size\": 64, "
+                                         "\"num_hidden_layers\": 4, \"full_attention_interval\": 2, "
+                                         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+                                         "\"head_dim\": 32, \"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                                         "\"moe_intermediate_size\": 64, "
+                                         "\"shared_expert_intermediate_size\": 32, "
+                                         "\"linear_num_key_heads\": 2, \"linear_num_value_heads\": 4, "
+                                         "\"linear_key_head_dim\": 64, \"linear_value_head_dim\": 64, "
+                                         "\"linear_conv_kernel_dim\": 4, \"max_position_embeddings\": 320, "
+                                         "\"eos_token_id\": 2}",
+                                         100};
 
 /* ---- splits that are drawn ---- */
 
@@ -49,14 +69,11 @@ cot_status __wrap_cot_rebalance_learn(cot_rebalance *r, const cot_rebalance_cost
 
 /* ---- what is touched ---- */
 
-static cot_runner *runners[RANKS]; // of this process
-void __real_cot_runner_empty_places(cot_runner *r);
-void __wrap_cot_runner_empty_places(cot_runner *r);
-void __wrap_cot_runner_empty_places(cot_runner *r)
-{
-    __real_cot_runner_empty_places(r);
-    runners[r->fabric->rank] = r;
-}
+/* What each rank has touched behind its last step, whose number it tells last; in memory that processes share. NULL: nobody looks. */
+static struct seen {
+    size_t pages_and_slots[RANKS], states[RANKS];
+    _Atomic int64_t steps[RANKS];
+} * seen;
 
 /* Bytes of the range that are in memory, by the kernel's pages that lie in it whole. */
 static size_t resident(const uint8_t *begin, size_t bytes)
@@ -75,25 +92,42 @@ static size_t resident(const uint8_t *begin, size_t bytes)
     return count * small;
 }
 
-/* Of pages and slots of the ranks of this process, but for the slots that are there anyhow and the one of each rank through which experts move. */
-static size_t touched(const cot_engine *e)
+/* Of pages and slots, but for the slots that are there anyhow and the one through which experts move. */
+static size_t touched_of_pages_and_slots(const cot_runner *r)
 {
-    size_t all = 0;
-    for (int rank = 0; rank < RANKS && runners[rank]; rank++) {
-        const cot_runner *r = runners[rank];
-        const cot_kv *kv = &r->heads.kv;
-        const size_t slots = resident(cot_local(r->fabric, r->slots.at), cot_runner_pools_bytes(&r->o)),
-                     slot = (size_t)e->networks.slot_bytes[0],
-                     base = (size_t)e->config->moe_layers * (size_t)(e->layout.slots_per_rank - 1 - SPARE) *
-                            slot;
-        all += resident(kv->memory, (size_t)kv->pages * kv->page_bytes);
-        all += slots > base + slot ? slots - base - slot : 0;
-    }
-    return all;
+    const cot_kv *kv = &r->heads.kv;
+    const size_t slots = resident(cot_local(r->fabric, r->slots.at), cot_runner_pools_bytes(&r->o)),
+                 slot = (size_t)r->o.networks->slot_bytes[0],
+                 base = (size_t)r->c->moe_layers * (size_t)(r->o.layout->slots_per_rank - 1 - SPARE) * slot;
+    return resident(kv->memory, (size_t)kv->pages * kv->page_bytes) +
+           (slots > base + slot ? slots - base - slot : 0);
+}
+
+static size_t touched_of_states(const cot_runner *r)
+{
+    const cot_state *s = &r->heads.state;
+    const size_t bytes = (size_t)(s->sequences + s->snapshots) * cot_state_bytes(s);
+    return bytes ? resident((const uint8_t *)s->memory, bytes) : 0;
+}
+
+cot_status __real_cot_runner_step(cot_runner *r, const cot_step *step, cot_step_result *result,
+                                  cot_error *error);
+cot_status __wrap_cot_runner_step(cot_runner *r, const cot_step *step, cot_step_result *result,
+                                  cot_error *error);
+cot_status __wrap_cot_runner_step(cot_runner *r, const cot_step *step, cot_step_result *result,
+                                  cot_error *error)
+{
+    const cot_status status = __real_cot_runner_step(r, step, result, error);
+    const int rank = r->fabric->rank;
+    if (!seen) return status;
+    seen->pages_and_slots[rank] = touched_of_pages_and_slots(r);
+    seen->states[rank] = touched_of_states(r);
+    atomic_fetch_add(&seen->steps[rank], 1);
+    return status;
 }
 
 struct watched {
-    size_t most; // touched
+    size_t most, most_of_states; // touched, by all ranks
     int64_t looks;
 };
 
@@ -102,26 +136,36 @@ static void check(struct watched *w, cot_engine *e)
     cot_engine_rebalancing told;
     cot_engine_get_rebalancing(e, &told);
     const cot_engine_budget *b = &told.budget;
-    const int64_t open = e->loop.scheduler.pool.open * (int64_t)e->budgeting.page_bytes;
+    const int64_t open = e->loop.scheduler.pool.open * (int64_t)e->budgeting.page_bytes,
+                  context_pages = cot_page_count(e->config->max_context);
     assert_int_equal(b->pages_bytes, open);
+    assert_int_equal(b->bytes, MEMORY);
     // of moves that are cut off each rank may keep an expert in the slot that they go through until the next ones, and a part of a copy
     const int64_t transit = RANKS * e->networks.slot_bytes[0];
-    assert_true(open + b->replicas_bytes <= b->bytes + transit &&
-                b->pages_bytes + b->slots_bytes <= b->bytes);
-    assert_true(e->loop.scheduler.pool.open >= CONTEXT_PAGES);
+    assert_true(open + b->replicas_bytes + b->states_bytes <= b->bytes + transit &&
+                b->pages_bytes + b->slots_bytes + b->states_bytes <= b->bytes);
+    assert_true(e->loop.scheduler.pool.open >= context_pages);
     w->looks = 0;
     for (int i = 0; i < COT_ENGINE_BUDGET_REASONS; i++) w->looks += b->looks[i];
-    if (!runners[0]) return;
-    // a page's or slot's ends may lie in pages of the kernel that others touch
+    size_t states = 0, now = 0;
+    for (int r = 0; r < RANKS; r++) {
+        while (atomic_load(&seen->steps[r]) < atomic_load(&seen->steps[0])) sched_yield();
+        states += seen->states[r];
+        now += seen->pages_and_slots[r] + seen->states[r];
+    }
     const size_t small = (size_t)sysconf(_SC_PAGESIZE),
-                 things = (size_t)(e->loop.scheduler.pool.open +
-                                   2 * (b->replicas_bytes / e->networks.slot_bytes[0] + 1)) *
-                          RANKS,
-                 now = touched(e);
+                 rows = b->states_bytes ? (size_t)(e->runner.sequences + e->runner.snapshots) : 0,
+                 pages = (size_t)b->bytes / e->budgeting.page_bytes,
+                 slots = 1 + (size_t)b->bytes / (size_t)e->networks.slot_bytes[0];
     if (now > w->most) w->most = now;
-    if (now > (size_t)(b->bytes + 2 * transit) + things * small)
-        fail_msg("%zu bytes are touched of %lld, %lld of pages and %lld of replicas", now,
-                 (long long)b->bytes, (long long)b->pages_bytes, (long long)b->replicas_bytes);
+    if (states > w->most_of_states) w->most_of_states = states;
+    // a page of the kernel in which one ends and another begins stays where one of them was
+    if (now > (size_t)(b->bytes + 2 * transit) + RANKS * (pages + slots + rows) * small)
+        fail_msg("%zu bytes are touched of %lld, %lld of pages, %lld of replicas and %lld of states", now,
+                 (long long)b->bytes, (long long)b->pages_bytes, (long long)b->replicas_bytes,
+                 (long long)b->states_bytes);
+    if (states > (size_t)b->states_bytes + RANKS * (rows + 1) * small)
+        fail_msg("%zu bytes are touched of states, which have %lld", states, (long long)b->states_bytes);
 }
 
 /* ---- texts ---- */
@@ -172,11 +216,21 @@ static void draw_texts(struct text *texts, int64_t vocab, uint64_t *seed)
     }
 }
 
-static void find_wanted(const cot_engine_options *o, struct text *texts)
+static cot_engine *open_model(const struct model *m, const cot_engine_options *o)
 {
     cot_engine *e;
     cot_error error;
-    if (cot_engine_open(&e, TINY, o, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    fflush(stdout); // a forked rank may flush its copy, too
+    const cot_status status = m->config
+                                  ? cot_engine_open_random(&e, m->config, strlen(m->config), 3, o, &error)
+                                  : cot_engine_open(&e, TINY, o, NULL, &error);
+    if (status != COT_OK) fail_msg("%s", error.message);
+    return e;
+}
+
+static void find_wanted(const struct model *m, const cot_engine_options *o, struct text *texts)
+{
+    cot_engine *e = open_model(m, o);
     for (int i = 0; i < TEXTS; i++) ask(e, &texts[i]);
     must_finish(e);
     cot_engine_close(e);
@@ -235,18 +289,18 @@ static void live(cot_engine *e, struct text *texts, int64_t looks, uint64_t *see
     printf("%lld looks: pages opened %lld times and closed %lld times, %lld moves of which %lld were cut "
            "off, at most %lld bytes of "
            "replicas and %zu "
-           "touched of %zu\n",
+           "touched of %d, %zu of them of states\n",
            (long long)w.looks, (long long)opened, (long long)closed, (long long)moved, (long long)cancelled,
-           (long long)filled, w.most, e->budgeting.bytes);
+           (long long)filled, w.most, MEMORY, w.most_of_states);
     assert_true(opened > 3 && closed > 3 && moved > 0 && filled > 0);
-    assert_true(w.most > e->budgeting.bytes / 2 / (runners[1] ? 1 : RANKS));
+    assert_true(w.most > MEMORY / 2);
+    assert_true(w.most_of_states >= e->budgeting.states_bytes / 2);
 }
 
-static void live_through(const char *fabric, uint64_t *seed)
+static void live_through(const struct model *m, const char *fabric, uint64_t *seed)
 {
     static struct text texts[TEXTS];
-    const struct setting s = {.folder = TINY,
-                              .ranks = RANKS,
+    const struct setting s = {.ranks = RANKS,
                               .attention = "dp",
                               .precision = "fp32",
                               .step_tokens = 64,
@@ -255,24 +309,26 @@ static void live_through(const char *fabric, uint64_t *seed)
                               .half_life = 4096,
                               .quiet = true};
     cot_engine_options o = options_of(&s);
-    cot_engine *e;
-    cot_error error;
-    memset(runners, 0, sizeof runners);
-    draw_texts(texts, 100, seed);
-    find_wanted(&o, texts);
+    draw_texts(texts, m->vocab, seed);
+    find_wanted(m, &o, texts);
     o.group.fabric = fabric;
     o.experts.rebalance = "load";
     o.experts.rebalance_interval = "6steps";
     o.experts.migration_share = 1;
     o.experts.spare_slots = SPARE;
     o.memory.kv_tokens = 0;
-    o.memory.total_bytes = 6 << 20;
-    fflush(stdout);
+    o.memory.total_bytes = MEMORY;
+    o.memory.snapshots = SNAPSHOTS;
     splits = draw(seed) | 1;
-    if (cot_engine_open(&e, TINY, &o, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
+    assert_true(seen != MAP_FAILED);
+    cot_engine *e = open_model(m, &o);
     assert_true(e->budgeting.moves);
+    assert_int_equal(e->budgeting.states_bytes > 0, m->config != NULL);
     live(e, texts, 40, seed);
     cot_engine_close(e);
+    munmap(seen, sizeof *seen);
+    seen = NULL;
     for (int i = 0; i < TEXTS; i++) free(texts[i].ids);
 }
 
@@ -280,12 +336,21 @@ static void splits_move_under_texts(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
-    live_through(NULL, &seed);
-    if (CAN_FORK) live_through("processes", &seed);
+    live_through(&tiny, NULL, &seed);
+    if (CAN_FORK) live_through(&tiny, "processes", &seed);
+}
+
+/* Layers that have a state in place of keys: those of sequences and of snapshots are in the memory, too. */
+static void splits_move_beside_states(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    live_through(&with_states, NULL, &seed);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(splits_move_under_texts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(splits_move_under_texts),
+                                       cmocka_unit_test(splits_move_beside_states)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

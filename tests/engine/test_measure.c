@@ -218,23 +218,32 @@ static void must_not_measure(const cot_engine_options *options, const char *text
 static void test_memory_that_pages_share_with_slots(void **state)
 {
     (void)state;
-    enum { RANKS = 2, SPARE = 3, LAYERS = 6, SEQUENCES = 16 };
-    for (int attention = 0; attention < 2; attention++) {
+    enum { SPARE = 3, LAYERS = 6, SEQUENCES = 16, MOST_RANKS = 4 };
+    for (int way = 0; way < 2 * MOST_RANKS; way++) {
+        const int ranks = 1 + way / 2, attention = way % 2;
         cot_engine_options o, cache;
         cot_engine_sizes sizes[2];
         cot_error error;
         cot_engine_options_init(&o);
-        o.group.ranks = RANKS;
+        o.group.ranks = ranks;
         o.attention.mode = attention ? "dp" : "tp";
         o.memory.block_tokens = 16;
         cot_engine *engine = open_tiny(&o);
         const int64_t context = (engine->config->max_context + 63) / 64;
-        const size_t slots = (size_t)(RANKS * SPARE * LAYERS * engine->networks.slot_bytes[0]);
+        const size_t slots = (size_t)(ranks * SPARE * LAYERS * engine->networks.slot_bytes[0]);
+        assert_false(engine->runner.gives_back); // pages and slots lie as they do where nothing is shared
+        assert_null(engine->loop.scheduler.worth);
         cot_engine_close(engine);
         assert_int_equal(pages_of(&o), context + SEQUENCES);
         cache = o;
         cache.memory.kv_bytes = 8 << 20;
-        const int64_t pages = pages_of(&cache), page_bytes = (int64_t)cache.memory.kv_bytes / pages;
+        engine = open_tiny(&cache);
+        const size_t page_bytes = engine->budgeting.page_bytes;
+        cot_engine_close(engine);
+        // keys and values of 64 positions in bf16, of 6 layers with 2 heads of 32 each; ranks that split heads may share some
+        if (attention || ranks == 1) assert_int_equal(page_bytes, 64 * 2 * 6 * 2 * 32 * 2);
+        const int64_t pages = (int64_t)(cache.memory.kv_bytes / page_bytes);
+        assert_int_equal(pages_of(&cache), pages);
         o.memory.total_bytes = cache.memory.kv_bytes;
         const cot_engine_options both[] = {o, cache};
         if (cot_engine_measure(sizes, TINY, both, 2, &error) != COT_OK) fail_msg("%s", error.message);
@@ -247,7 +256,17 @@ static void test_memory_that_pages_share_with_slots(void **state)
         o.memory.total_bytes += slots;
         assert_int_equal(pages_of(&o), pages);
         char text[256];
-        o.memory.total_bytes = slots + (size_t)page_bytes / 2;
+        o.memory.total_bytes = slots + (size_t)context * page_bytes;
+        assert_int_equal(pages_of(&o), context);
+        o.memory.total_bytes += page_bytes - 1;
+        assert_int_equal(pages_of(&o), context);
+        o.memory.total_bytes++;
+        assert_int_equal(pages_of(&o), context + 1);
+        o.memory.total_bytes -= page_bytes + 1;
+        snprintf(text, sizeof text, "%zu bytes of memory hold %lld KV pages of ", o.memory.total_bytes,
+                 (long long)context - 1);
+        must_not_measure(&o, text);
+        o.memory.total_bytes = slots + page_bytes / 2;
         snprintf(text, sizeof text, "%zu bytes of memory hold 0 KV pages of ", o.memory.total_bytes);
         must_not_measure(&o, text);
         snprintf(text, sizeof text,

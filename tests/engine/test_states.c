@@ -291,11 +291,19 @@ static void too_many_snapshots(void **state)
     assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
                      COT_OUT_OF_MEMORY);
     assert_non_null(strstr(error.message, "states of 2 sequences and 1048576 snapshots, 13.2 MB each"));
-    options.memory.total_bytes = 64 << 20;
+    options.memory.total_bytes = (size_t)16 << 40; // states are in it
     assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
                      COT_OUT_OF_MEMORY);
-    assert_non_null(strstr(error.message, "0.07 GB of it for KV pages and spare slots, "));
-    assert_non_null(strstr(error.message, "states of 2 sequences and 1048576 snapshots, 13.2 MB each; "));
+    assert_non_null(strstr(error.message, ", 17592.19 GB of it for KV pages, states and spare slots, "));
+    assert_non_null(
+        strstr(error.message, " of that for states of 2 sequences and 1048576 snapshots, 13.2 MB each; "));
+    options.memory.total_bytes = 64 << 20;
+    assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "67108864 bytes of memory hold 0 KV pages of "));
+    assert_non_null(strstr(
+        error.message,
+        " of states of 2 sequences and 1048576 snapshots, the model's context of 320 tokens needs 5 pages"));
     options.memory.total_bytes = 0;
     options.memory.block_tokens = 0; // none is kept
     assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error), COT_OK);

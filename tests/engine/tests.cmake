@@ -42,7 +42,7 @@ if(TARGET coterie-shmem)
   add_dependencies(engine_test_epochs coterie-shmem)
   add_dependencies(engine_test_moves coterie-shmem)
 endif()
-target_link_options(engine_test_budget PRIVATE -Wl,--wrap=cot_budget_look -Wl,--wrap=cot_runner_empty_places -Wl,--wrap=cot_rebalance_learn)
+target_link_options(engine_test_budget PRIVATE -Wl,--wrap=cot_budget_look -Wl,--wrap=cot_runner_step -Wl,--wrap=cot_rebalance_learn)
 # Seven splits that stay beside the one that moves, and many cycles of it: a minute.
 add_test(NAME engine/test_budget_replay_at_length COMMAND engine_test_budget_replay)
 set_tests_properties(engine/test_budget_replay_at_length PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)

@@ -305,6 +305,7 @@ static void test_budget(void **state)
     (void)state;
     static const char *const why[] = {"no other split saves more", "pages save more"};
     const cot_backend_rebalancing r = {.budget = {.bytes = 1000,
+                                                  .states_bytes = 100,
                                                   .pages_bytes = 600,
                                                   .slots_bytes = 300,
                                                   .replicas_bytes = 200,
@@ -317,6 +318,7 @@ static void test_budget(void **state)
     cot_prometheus page = {0};
     cot_metrics_write_rebalancing(&page, &r, "m\"1");
     const expected_line lines[] = {{"coterie:memory_bytes", ",part=\"all\"", 1000},
+                                   {"coterie:memory_bytes", ",part=\"states\"", 100},
                                    {"coterie:memory_bytes", ",part=\"pages\"", 600},
                                    {"coterie:memory_bytes", ",part=\"slots\"", 300},
                                    {"coterie:memory_bytes", ",part=\"replicas\"", 200},
