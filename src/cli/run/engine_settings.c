@@ -165,17 +165,18 @@ static cot_status read_topology(cot_engine_options *options, double **distance,
     return status;
 }
 
-/* Half of what is free beside the weights; of ranks on several hosts, of what the first rank's has free for each of its own. */
-static cot_status half_of_free(size_t *bytes, const cot_engine_options *o, const char *model,
-                               cot_error *error)
+/* Half of what is free beside the weights, and beside states unless the memory is theirs, too; of ranks on several hosts, of what the first
+ * rank's has free for each of its own. */
+static cot_status half_of_free(size_t *bytes, cot_engine_sizes *sizes, const cot_engine_options *o,
+                               const char *model, bool has_states, cot_error *error)
 {
-    cot_engine_sizes sizes;
     const cot_launch_place place = cot_launch_started();
     *bytes = 0;
-    const cot_status status = cot_engine_measure(&sizes, model, o, 1, error);
+    const cot_status status = cot_engine_measure(sizes, model, o, 1, error);
     if (status != COT_OK) return status;
-    if (sizes.available_bytes != SIZE_MAX && sizes.here_bytes < sizes.available_bytes)
-        *bytes = (sizes.available_bytes - sizes.here_bytes) / 2;
+    const size_t beside = sizes->here_bytes - (has_states ? sizes->states_bytes : 0);
+    if (sizes->available_bytes != SIZE_MAX && beside < sizes->available_bytes)
+        *bytes = (sizes->available_bytes - beside) / 2;
     if (!cli_is_rank()) return COT_OK;
     *bytes = *bytes / (size_t)place.here * (size_t)place.ranks;
     return cot_launch_share(bytes, sizeof *bytes, error); // free memory is never twice the same
@@ -201,16 +202,28 @@ static cot_status choose_memory(cot_engine_options *o, const char *text, const c
     o->memory.total_bytes = (size_t)bytes;
     if (!is_auto) return COT_OK;
     cot_engine_options without = *o; // slots that share it
+    cot_engine_sizes sizes;
     without.experts.spare_slots = 0;
-    return half_of_free(&o->memory.total_bytes, &without, model, error);
+    const cot_status status = half_of_free(&o->memory.total_bytes, &sizes, &without, model, true, error);
+    if (status != COT_OK || o->memory.total_bytes) return status;
+    error->status = COT_OUT_OF_MEMORY;
+    if (sizes.available_bytes == SIZE_MAX)
+        snprintf(error->message, sizeof error->message,
+                 "--memory auto: the system does not tell how much is free; say how many bytes");
+    else
+        snprintf(error->message, sizeof error->message,
+                 "--memory auto: the model needs %.2f GB beside it, %.2f GB are available",
+                 (double)(sizes.here_bytes - sizes.states_bytes) / 1e9, (double)sizes.available_bytes / 1e9);
+    return error->status;
 }
 
 /* What the KV cache may take, where the command leaves that to what is free. */
 static cot_status choose_cache(cot_engine_options *o, const cli_engine_settings *settings, const char *model,
                                cot_error *error)
 {
+    cot_engine_sizes sizes;
     if (settings->memory) return choose_memory(o, settings->memory, model, error);
-    return o->memory.kv_bytes ? COT_OK : half_of_free(&o->memory.kv_bytes, o, model, error);
+    return o->memory.kv_bytes ? COT_OK : half_of_free(&o->memory.kv_bytes, &sizes, o, model, false, error);
 }
 
 void cli_engine_tell_remarks(const cli_engine_needs *needs)
