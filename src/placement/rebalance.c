@@ -105,7 +105,10 @@ cot_status cot_rebalance_open(cot_rebalance *r, const cot_rebalance_options *o, 
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rebalancing");
     memcpy(r->copy_ns, o->copy_ns, L * sizeof *r->copy_ns);
     if (r->distance) memcpy(r->distance, o->distance, pairs * sizeof *r->distance);
-    if (o->slot_bytes) memcpy(r->slot_bytes, o->slot_bytes, L * sizeof *r->slot_bytes);
+    if (o->slot_bytes)
+        memcpy(r->slot_bytes, o->slot_bytes, L * sizeof *r->slot_bytes);
+    else
+        r->o.base = o->slots;
     r->o.copy_ns = r->copy_ns;
     r->o.distance = r->distance;
     r->o.slot_bytes = r->slot_bytes;

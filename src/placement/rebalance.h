@@ -39,7 +39,7 @@ typedef struct cot_rebalance_options {
     int32_t layers, experts, ranks, top_k;
     int32_t slots;                       // of a layer that a rank may fill
     int32_t base;                        // those of them that are there anyhow; the others are spare
-    const int64_t *slot_bytes;           // [L] of a spare one; NULL: no budget holds them
+    const int64_t *slot_bytes;           // [L] of a spare one; NULL: no budget holds them, none is spare
     int64_t interval_steps, interval_ns; // a cycle is due after either; 0: not by that, and one is not 0
     int32_t cool_down;     // intervals that a (layer, expert) which changed stays where it is; 1 or more
     double margin;         // times its moves' copies that a change must save in that time
@@ -127,8 +127,8 @@ typedef struct cot_rebalance_seen {
  * counts both; where chance is 0 there is nothing to look at. It has where that is far more than usual, and than chance; a change that comes again and again is usual. */
 bool cot_rebalance_turns(cot_rebalance *r, double change, double chance);
 
-/* A cycle, whether or not it is due; nothing is kept of it until it is adopted. Errors: INVALID_ARGUMENT: a layout of other sizes, or
- * with more experts on a rank than slots; OUT_OF_MEMORY. Close either way. */
+/* A cycle, whether or not it is due; nothing is kept of it until it is adopted. Where moves that were cut off have left a rank one expert more than
+ * slots, that one goes, and the next cycle does the rest. Errors: INVALID_ARGUMENT: a layout of other sizes, or with more experts on a rank than that; OUT_OF_MEMORY. Close either way. */
 cot_status cot_rebalance_plan_open(cot_rebalance_plan *plan, const cot_rebalance *r,
                                    const cot_expert_layout *layout, const cot_rebalance_seen *seen,
                                    cot_rebalance_clock now, cot_error *error);

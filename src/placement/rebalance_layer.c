@@ -374,40 +374,43 @@ static void consider_emptying(cot_rebalance_search *s, emptying *best, const cot
     *best = (emptying){*c, ns, even};
 }
 
-/* Expert e, which is nowhere else, comes to a slot of rank b that is there anyhow: an empty one, or that of a replica. */
-static void consider_return(cot_rebalance_search *s, emptying *best, int32_t e, int b)
+/* Expert e, which is nowhere else, comes to a slot of rank b that is there anyhow: an empty one, or that of a replica; where spare slots stay that may be
+ * one of those. */
+static void consider_return(cot_rebalance_search *s, emptying *best, int32_t e, int b, int32_t most)
 {
-    if (s->used[b] < s->o->base)
+    const int32_t base = s->o->base, used = s->used[b];
+    if (used < base)
         consider_emptying(s, best, &(cot_rebalance_change){.n = 1, .expert = {e}, .ranks = {bit(b)}});
-    for (int32_t g = 0; s->used[b] == s->o->base && g < s->o->experts; g++)
+    for (int32_t g = 0; used >= base && used <= most && g < s->o->experts; g++)
         if ((s->now[g] & bit(b)) && count(s->now[g]) > 1)
             consider_emptying(
                 s, best,
                 &(cot_rebalance_change){.n = 2, .expert = {e, g}, .ranks = {bit(b), s->now[g] & ~bit(b)}});
 }
 
-/* A replica goes from a spare slot, or an expert that has no other. */
-static cot_rebalance_change choose_emptying(cot_rebalance_search *s)
+/* A replica goes from a rank that has more than `most`, or an expert that has no other. */
+static cot_rebalance_change choose_emptying(cot_rebalance_search *s, int32_t most)
 {
     emptying best = {0};
     for (int32_t e = 0; e < s->o->experts; e++)
         for (uint64_t left = s->now[e]; left; left &= left - 1) {
             const int rank = __builtin_ctzll(left);
-            if (s->used[rank] <= s->o->base) continue;
+            if (s->used[rank] <= most) continue;
             if (count(s->now[e]) > 1)
                 consider_emptying(
                     s, &best,
                     &(cot_rebalance_change){.n = 1, .expert = {e}, .ranks = {s->now[e] & ~bit(rank)}});
-            for (int b = 0; b < s->o->ranks && count(s->now[e]) == 1; b++) consider_return(s, &best, e, b);
+            for (int b = 0; b < s->o->ranks && count(s->now[e]) == 1; b++)
+                consider_return(s, &best, e, b, most);
         }
     return best.change;
 }
 
-cot_status cot_rebalance_search_emptying(cot_rebalance_search *s, cot_error *error)
+cot_status cot_rebalance_search_emptying(cot_rebalance_search *s, int32_t most, cot_error *error)
 {
     cot_status status = COT_OK;
     while (status == COT_OK) {
-        const cot_rebalance_change change = choose_emptying(s);
+        const cot_rebalance_change change = choose_emptying(s, most);
         if (!change.n) break;
         put(s, &change);
         reckon(s);

@@ -59,8 +59,8 @@ void cot_rebalance_search_begin(cot_rebalance_search *s, const double *calls, co
 void cot_rebalance_search_keep_slots(cot_rebalance_search *s);
 /* Changes, one after another, until none saves time: a mark behind each. Errors: OUT_OF_MEMORY. */
 cot_status cot_rebalance_search_run(cot_rebalance_search *s, cot_error *error);
-/* Spare slots become empty, one after the other, by what costs least: a replica goes, or an expert that has no other into a slot that is there anyhow. A mark
- * behind each. Errors: OUT_OF_MEMORY. */
-cot_status cot_rebalance_search_emptying(cot_rebalance_search *s, cot_error *error);
+/* Ranks that have more than `most` experts, the base or more, come to have so many, by what costs least, one expert after the other: a replica goes, or an
+ * expert that has no other into a slot that is there anyhow. No rank fills another spare slot. A mark behind each. Errors: OUT_OF_MEMORY. */
+cot_status cot_rebalance_search_emptying(cot_rebalance_search *s, int32_t most, cot_error *error);
 
 #endif

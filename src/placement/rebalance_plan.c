@@ -46,6 +46,7 @@ typedef struct cycle {
     layer_plan *layer;   // [L]
     int64_t moves, room; // that are left: moves, bytes of spare slots
     bool empties;        // changes empty spare slots
+    bool over;           // a rank has one expert more than slots
 } cycle;
 
 static double ns_at(const layer_plan *p, int32_t marks)
@@ -144,7 +145,7 @@ static bool find_cooling(cycle *c, int32_t l)
 }
 
 /* What a layer is searched for. */
-typedef enum search_for { ANY_CHANGE, NO_MORE_SLOTS, EMPTYING } search_for;
+typedef enum search_for { ANY_CHANGE, NO_MORE_SLOTS, EMPTYING, RETURNS } search_for;
 
 static cot_status search_layer(cycle *c, int32_t l, layer_plan *p, search_for what, const bool *fixed,
                                cot_error *error)
@@ -156,8 +157,9 @@ static cot_status search_layer(cycle *c, int32_t l, layer_plan *p, search_for wh
     p->spare = s->spare;
     p->marks = 0;
     if (what == NO_MORE_SLOTS) cot_rebalance_search_keep_slots(s);
-    const cot_status status =
-        what == EMPTYING ? cot_rebalance_search_emptying(s, error) : cot_rebalance_search_run(s, error);
+    const cot_status status = what == EMPTYING  ? cot_rebalance_search_emptying(s, c->r->o.base, error)
+                              : what == RETURNS ? cot_rebalance_search_emptying(s, c->r->o.slots, error)
+                                                : cot_rebalance_search_run(s, error);
     if (status != COT_OK || !s->marks) return status;
     free(p->mark);
     p->mark = malloc((size_t)s->marks * sizeof *p->mark);
@@ -337,9 +339,9 @@ static void write_plan(cot_rebalance_plan *plan, cycle *c)
     }
 }
 
-/* The ranks of each expert, as bits. */
-static cot_status read_layout(uint64_t *was, const cot_rebalance_options *o, const cot_expert_layout *layout,
-                              cot_error *error)
+/* The ranks of each expert, as bits. Moves that were cut off may leave a rank one expert more than slots, in that through which experts come: *over. */
+static cot_status read_layout(uint64_t *was, bool *over, const cot_rebalance_options *o,
+                              const cot_expert_layout *layout, cot_error *error)
 {
     if (layout->n_layers != o->layers || layout->n_experts != o->experts || layout->n_ranks != o->ranks)
         return cot_fail(error, COT_INVALID_ARGUMENT,
@@ -355,10 +357,11 @@ static cot_status read_layout(uint64_t *was, const cot_rebalance_options *o, con
                 uint64_t *ranks = &was[(size_t)l * (size_t)o->experts + (size_t)e];
                 const uint64_t had = *ranks;
                 *ranks |= (uint64_t)1 << r.rank[i];
-                if (*ranks != had && ++used[r.rank[i]] > o->slots)
+                if (*ranks != had && ++used[r.rank[i]] > o->slots + 1)
                     return cot_fail(error, COT_INVALID_ARGUMENT,
                                     "rank %d has more than %d experts of layer %d", (int)r.rank[i],
-                                    (int)o->slots, (int)layout->layers[l]);
+                                    (int)o->slots + 1, (int)layout->layers[l]);
+                *over |= used[r.rank[i]] > o->slots;
             }
     }
     return COT_OK;
@@ -394,6 +397,19 @@ static cot_status choose_emptying(cycle *c, cot_error *error)
     return status;
 }
 
+/* Ranks that have one expert more than slots give one up, and nothing else changes: what else would pay needs the slot through which experts come. */
+static cot_status choose_returns(cycle *c, cot_error *error)
+{
+    cot_status status = COT_OK;
+    c->empties = true;
+    for (int32_t l = 0; status == COT_OK && l < c->r->o.layers; l++) {
+        find_rates(c, l);
+        status = search_layer(c, l, &c->layer[l], RETURNS, NULL, error);
+        c->layer[l].taken = c->layer[l].marks;
+    }
+    return status;
+}
+
 static cot_status open_cycle(cycle *c, const cot_rebalance *r, const cot_expert_layout *layout,
                              const cot_rebalance_seen *seen, cot_rebalance_clock now, cot_error *error)
 {
@@ -413,7 +429,7 @@ static cot_status open_cycle(cycle *c, const cot_rebalance *r, const cot_expert_
                                   : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to rebalance");
     if (status != COT_OK) return status;
     c->room = r->spare_bytes - cot_rebalance_spare_bytes(r, layout, NULL);
-    return read_layout(c->was, o, layout, error);
+    return read_layout(c->was, &c->over, o, layout, error);
 }
 
 static void close_cycle(cycle *c)
@@ -443,7 +459,7 @@ static cot_status open_plan(cot_rebalance_plan *plan, const cot_rebalance *r, co
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to rebalance");
     if (status == COT_OK)
         status = cot_expert_map_new(&plan->to, o->layers, o->experts, o->ranks, o->slots, error);
-    if (status == COT_OK) status = choose(&c, error);
+    if (status == COT_OK) status = (c.over ? choose_returns : choose)(&c, error);
     if (status == COT_OK) {
         memcpy(plan->to.layers, layout->layers, L * sizeof *layout->layers);
         write_plan(plan, &c);

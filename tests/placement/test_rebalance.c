@@ -601,16 +601,18 @@ static void test_refused(void **state)
     cot_rebalance_plan plan;
     cot_error error;
     const cot_rebalance_seen seen = {w.calls, w.steps, 0, NULL, NULL};
+    w.o.ranks = w.o.experts = 3;
+    w.layer[0].has[2][2] = true;
     o = w.o;
     o.slots = 1;
     assert_int_equal(cot_rebalance_open(&r, &o, (cot_rebalance_clock){0}, &error), COT_OK);
-    w.layer[0].has[0][1] = true;
+    w.layer[0].has[0][1] = w.layer[0].has[0][2] = true; // two more than slots
     cot_expert_layout layout = layout_of(&w);
     assert_int_equal(cot_rebalance_plan_open(&plan, &r, &layout, &seen, (cot_rebalance_clock){10, 0}, &error),
                      COT_INVALID_ARGUMENT);
-    assert_non_null(strstr(error.message, "rank 0 has more than 1 experts of layer 1"));
+    assert_non_null(strstr(error.message, "rank 0 has more than 2 experts of layer 1"));
     cot_rebalance_plan_close(&plan);
-    layout.n_ranks = 3;
+    layout.n_ranks = 4;
     assert_int_equal(cot_rebalance_plan_open(&plan, &r, &layout, &seen, (cot_rebalance_clock){10, 0}, &error),
                      COT_INVALID_ARGUMENT);
     cot_rebalance_plan_close(&plan);
