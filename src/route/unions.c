@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double SURE = 1 - 1e-6;  // the most that a share counts, so that what came can go again
+static const double SMALL = 0x1p-512; // below which a product is scaled
+
 bool cot_route_unions_open(cot_route_unions *u, size_t targets, size_t cells)
 {
     *u = (cot_route_unions){targets, cells, calloc(cells, sizeof *u->usual), calloc(targets, sizeof *u->of)};
@@ -16,7 +19,8 @@ void cot_route_unions_free(cot_route_unions *u)
 {
     for (size_t t = 0; u->of && t < u->targets; t++) {
         free(u->of[t].absent);
-        free(u->of[t].log_absent);
+        free(u->of[t].product);
+        free(u->of[t].halved);
     }
     free(u->usual);
     free(u->of);
@@ -44,21 +48,40 @@ static void clear(const cot_route_unions *u, cot_route_union *one)
 {
     for (size_t c = 0; c < u->cells; c++) {
         one->absent[c] = 1;
-        one->log_absent[c] = 0;
+        one->product[c] = 1;
+        one->halved[c] = 0;
     }
     one->added = count_usual(u, one);
 }
 
-static const double surest = 1 - 1e-6; // of a share, so that what came can go again
-
-/* A request with this share of a cell comes, or goes: sums of logarithms neither run out of range nor lose one of many. */
-static void change(const cot_route_unions *u, cot_route_union *one, uint16_t cell, float share, int sign)
+/* A request with this share of a cell comes. */
+static void join(cot_route_union *one, uint16_t cell, double keeps)
 {
-    const double log = fmin(one->log_absent[cell] + sign * log1p(-fmin(share, surest)), 0);
-    const float now = (float)exp(log);
-    one->added += (double)u->usual[cell] * ((double)now - (double)one->absent[cell]);
-    one->log_absent[cell] = log;
-    one->absent[cell] = now;
+    one->product[cell] *= keeps;
+    if (one->product[cell] >= SMALL) return;
+    one->product[cell] *= 1 / SMALL;
+    one->halved[cell]++;
+}
+
+/* One that came goes. */
+static void leave(cot_route_union *one, uint16_t cell, double keeps)
+{
+    one->product[cell] /= keeps;
+    if (one->product[cell] <= 1) return;
+    one->product[cell] = one->halved[cell] ? one->product[cell] * SMALL : 1;
+    if (one->halved[cell]) one->halved[cell]--;
+}
+
+static void change(const cot_route_unions *u, cot_route_union *one, const cot_route_calls *calls,
+                   void (*with)(cot_route_union *one, uint16_t cell, double keeps))
+{
+    for (uint32_t i = 0; i < calls->count; i++) {
+        const uint16_t cell = calls->cell[i];
+        with(one, cell, 1 - fmin((double)calls->share[i], SURE));
+        const float now = one->halved[cell] ? 0 : (float)one->product[cell];
+        one->added += (double)u->usual[cell] * ((double)now - (double)one->absent[cell]);
+        one->absent[cell] = now;
+    }
 }
 
 bool cot_route_unions_add(cot_route_unions *u, size_t target, const cot_route_calls *calls)
@@ -66,18 +89,21 @@ bool cot_route_unions_add(cot_route_unions *u, size_t target, const cot_route_ca
     cot_route_union *one = &u->of[target];
     if (!one->absent) {
         float *absent = malloc(u->cells * sizeof *absent);
-        double *log_absent = malloc(u->cells * sizeof *log_absent);
-        if (!absent || !log_absent) {
+        double *product = malloc(u->cells * sizeof *product);
+        uint16_t *halved = malloc(u->cells * sizeof *halved);
+        if (!absent || !product || !halved) {
             free(absent);
-            free(log_absent);
+            free(product);
+            free(halved);
             return false;
         }
         one->absent = absent;
-        one->log_absent = log_absent;
+        one->product = product;
+        one->halved = halved;
         clear(u, one);
     }
     one->requests++;
-    for (uint32_t i = 0; i < calls->count; i++) change(u, one, calls->cell[i], calls->share[i], 1);
+    change(u, one, calls, join);
     return true;
 }
 
@@ -88,7 +114,7 @@ void cot_route_unions_drop(cot_route_unions *u, size_t target, const cot_route_c
         clear(u, one);
         return;
     }
-    for (uint32_t i = 0; i < calls->count; i++) change(u, one, calls->cell[i], calls->share[i], -1);
+    change(u, one, calls, leave);
 }
 
 double cot_route_unions_added(const cot_route_unions *u, size_t target, const cot_route_calls *calls)

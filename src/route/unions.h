@@ -5,10 +5,12 @@
 #include "coterie/route.h"
 
 typedef struct cot_route_union {
-    float *absent;      // [cells] that chance; NULL: nobody was there yet
-    double *log_absent; // [cells] its logarithm
-    double added;       // cells that a request of the usual calls would add
-    size_t requests;    // whose calls count
+    float *absent; // [cells] that chance; NULL: nobody was there yet
+    /* [cells] The chance is product / 2^(512 x halved): of many it neither runs out of range nor loses one of them. */
+    double *product;
+    uint16_t *halved;
+    double added;    // cells that a request of the usual calls would add
+    size_t requests; // whose calls count
 } cot_route_union;
 
 typedef struct cot_route_unions {
