@@ -70,7 +70,7 @@ cot_route_calls *cot_gateway_foretell(cot_gateway *g, const int32_t *ids, size_t
         cot_predict_text_shares(t->share + (int64_t)k * t->shape.n_experts, t->scratch, t->predictor,
                                 k * t->shape.every, rows, known);
     cot_route_calls_of(calls, t->share, (size_t)t->shape.cells);
-    cot_route_signatures_put(g->signatures, NULL, 0, calls);
+    cot_route_signatures_foretell(g->signatures, calls);
     g->figures.foretold++;
     return calls;
 }

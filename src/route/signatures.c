@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TEXTS = 64 }; // that a mean is of: older ones count less
+enum {
+    MOST_TEXTS = 64, // that a mean is of: older ones count less
+    FEW_TEXTS = 32   // of fewer what was told is no better than what was foretold
+};
 static const float ALL_KEPT = 1 - 1.0f / 1024;
 
 /* A block; all stand in a ring, the one used longest ago behind `ends`. */
@@ -17,13 +20,36 @@ typedef struct block {
     cot_route_calls mean;
 } block;
 
+/* A mean over texts, old ones counting less. */
+typedef struct mean_calls {
+    uint64_t texts;
+    float *sum, weight; // [cells] of shares; of what each text counts
+    float *share;       // [cells] sum / weight
+} mean_calls;
+
 struct cot_route_signatures {
     cot_route_table table; // from a block's key to its number
     block *block;          // [most + 1]; 0 is the ring's end
     size_t count, most, cells;
-    float *usual, weight; // sums over texts, and of what each counts
-    float *share;         // [cells] usual / weight
+    mean_calls told, foretold;
 };
+
+static bool open_mean(mean_calls *mean, size_t cells)
+{
+    mean->sum = calloc(cells, sizeof *mean->sum);
+    mean->share = calloc(cells, sizeof *mean->share);
+    return mean->sum && mean->share;
+}
+
+static void free_memory(cot_route_signatures *s)
+{
+    free(s->block);
+    free(s->told.sum);
+    free(s->told.share);
+    free(s->foretold.sum);
+    free(s->foretold.share);
+    free(s);
+}
 
 cot_route_signatures *cot_route_signatures_open(size_t most, size_t cells)
 {
@@ -31,14 +57,10 @@ cot_route_signatures *cot_route_signatures_open(size_t most, size_t cells)
     if (!s) return NULL;
     s->most = most;
     s->cells = cells;
-    s->usual = calloc(cells, sizeof *s->usual);
-    s->share = calloc(cells, sizeof *s->share);
     s->block = calloc(most + 1, sizeof *s->block);
-    if (s->usual && s->share && s->block && cot_route_table_open(&s->table)) return s;
-    free(s->block);
-    free(s->usual);
-    free(s->share);
-    free(s);
+    const bool means = open_mean(&s->told, cells) & open_mean(&s->foretold, cells);
+    if (means && s->block && cot_route_table_open(&s->table)) return s;
+    free_memory(s);
     return NULL;
 }
 
@@ -46,18 +68,21 @@ void cot_route_signatures_close(cot_route_signatures *s)
 {
     if (!s) return;
     cot_route_table_close(&s->table);
-    free(s->block);
-    free(s->usual);
-    free(s->share);
-    free(s);
+    free_memory(s);
 }
 
-static void count_usual(cot_route_signatures *s, const cot_route_calls *calls)
+static void count_text(mean_calls *mean, size_t cells, const cot_route_calls *calls)
 {
-    s->weight = ALL_KEPT * s->weight + 1;
-    for (size_t c = 0; c < s->cells; c++) s->usual[c] *= ALL_KEPT;
-    for (uint32_t i = 0; i < calls->count; i++) s->usual[calls->cell[i]] += calls->share[i];
-    for (size_t c = 0; c < s->cells; c++) s->share[c] = s->usual[c] / s->weight;
+    mean->texts++;
+    mean->weight = ALL_KEPT * mean->weight + 1;
+    for (size_t c = 0; c < cells; c++) mean->sum[c] *= ALL_KEPT;
+    for (uint32_t i = 0; i < calls->count; i++) mean->sum[calls->cell[i]] += calls->share[i];
+    for (size_t c = 0; c < cells; c++) mean->share[c] = mean->sum[c] / mean->weight;
+}
+
+void cot_route_signatures_foretell(cot_route_signatures *s, const cot_route_calls *calls)
+{
+    count_text(&s->foretold, s->cells, calls);
 }
 
 /* ---- blocks ---- */
@@ -115,7 +140,7 @@ void cot_route_signatures_put(cot_route_signatures *s, const uint64_t *keys, siz
                               const cot_route_calls *calls)
 {
     if (!calls->count) return;
-    count_usual(s, calls);
+    count_text(&s->told, s->cells, calls);
     for (size_t i = 0; i < count; i++) {
         uint32_t number = find(s, keys[i]);
         if (number) {
@@ -148,7 +173,7 @@ const cot_route_calls *cot_route_signatures_find(cot_route_signatures *s, const 
 
 const float *cot_route_signatures_usual(const cot_route_signatures *s)
 {
-    return s->share;
+    return s->told.texts < FEW_TEXTS && s->foretold.texts ? s->foretold.share : s->told.share;
 }
 
 size_t cot_route_signatures_count(const cot_route_signatures *s)

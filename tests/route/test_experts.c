@@ -163,6 +163,30 @@ static void the_deepest_block_counts(void **state)
     cot_route_signatures_close(s);
 }
 
+/* A text that was foretold and is told of later counts once: means of either are never mixed. */
+static void the_usual_is_told_or_foretold(void **state)
+{
+    (void)state;
+    enum { ENOUGH = 32 };
+    const uint64_t key = 7;
+    const cot_route_calls guess = {1, {1}, {0.25f}}, call = {1, {2}, {0.5f}};
+    cot_route_signatures *s = cot_route_signatures_open(3, CELLS);
+    for (int with = 0; with < 2; with++) {
+        if (with) cot_route_signatures_close(s);
+        if (with) s = cot_route_signatures_open(3, CELLS);
+        for (int text = 0; text < 2 * ENOUGH; text++) {
+            if (with) cot_route_signatures_foretell(s, &guess);
+            const bool guesses = with && text < ENOUGH; // so many as yet were told
+            const float *usual = cot_route_signatures_usual(s);
+            assert_float_equal(usual[1], guesses ? 0.25 : 0, 1e-6);
+            assert_float_equal(usual[2], guesses || !text ? 0 : 0.5, 1e-6);
+            cot_route_signatures_put(s, &key, 1, &call);
+        }
+    }
+    assert_int_equal(cot_route_signatures_count(s), 1); // what is foretold is of no block
+    cot_route_signatures_close(s);
+}
+
 /* Blocks at random, in a small store, beside a list that is searched from one end to the other. */
 static void the_newest_stay(void **state)
 {
@@ -583,7 +607,7 @@ int main(void)
         cmocka_unit_test(ranks_share_a_union),       cmocka_unit_test(scales_and_the_best),
         cmocka_unit_test(experts_costs_are_learnt),  cmocka_unit_test(exchanges_join_what_is_alike),
         cmocka_unit_test(paths_lead_to_beginnings),  cmocka_unit_test(sends_are_counted),
-        cmocka_unit_test(homes_are_chosen_by_sends),
+        cmocka_unit_test(homes_are_chosen_by_sends), cmocka_unit_test(the_usual_is_told_or_foretold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
