@@ -23,12 +23,12 @@ static void on_popularity(void *context, bool replayed, uint64_t number, const v
     cot_gateway_home home;
     const cot_gateway_told told =
         cot_gateway_read_popularity(&calls, &block, &home, payload, bytes, g->cells);
-    if (told == COT_GATEWAY_TOLD_HOME &&
+    if (told == COT_GATEWAY_TOLD_HOME && !w->is_stranger &&
         !cot_gateway_take_heat(w, home.home, home.tokens, home.counts, home.bytes))
         w->ignored_signatures++;
     if (told == COT_GATEWAY_TOLD_OTHER || told == COT_GATEWAY_TOLD_HOME) return;
     w->signatures++;
-    const size_t count = told == COT_GATEWAY_TOLD_REQUEST
+    const size_t count = told == COT_GATEWAY_TOLD_REQUEST && !w->is_stranger
                              ? cot_route_index_path(g->index, cot_route_key(block, NULL), keys, MOST_PATH)
                              : 0;
     if (count)
@@ -62,14 +62,16 @@ bool cot_gateway_begin_experts(cot_gateway *g, size_t cells, const char *model_h
     return true;
 }
 
-cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *document, const char *endpoint,
-                                      cot_error *error)
+/* Reads how the worker's signatures are to be read; what of them is none of this router's is not, but counted, which the log says. Errors:
+ * OUT_OF_MEMORY. */
+static cot_status meet(cot_gateway_worker *w, const json_t *document, cot_error *error)
 {
     cot_gateway *g = w->gateway;
     const json_t *said = json_object_get(document, "popularity");
     const json_int_t cells = json_integer_value(json_object_get(said, "cells")),
                      every = json_integer_value(json_object_get(said, "layers_every"));
     const char *hash = json_string_value(json_object_get(document, "model_hash"));
+    w->is_stranger = true;
     if (cells < 1 || cells > COT_ROUTE_MOST_CELLS || every < 1 || !hash) {
         cot_access_tell(&g->access, COT_LOG_WARNING,
                         "worker '%s': it does not say how its signatures are to be read: they are ignored",
@@ -85,14 +87,23 @@ cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *docum
                         w->entry.name);
         return COT_OK;
     }
+    w->is_stranger = false;
     w->layers_every = (double)every;
     cot_gateway_open_heat(w, said);
+    return COT_OK;
+}
+
+cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *document, const char *endpoint,
+                                      cot_error *error)
+{
     const cot_subscriber_options options = {.endpoint = endpoint,
                                             .topic = "popularity",
                                             .max_bytes = MOST_MESSAGE_BYTES,
                                             .on_message = on_popularity,
                                             .context = w};
-    return cot_subscriber_open(&w->popularity, g->zmq, NULL, &options, error); // taken with reports of steps
+    const cot_status status = meet(w, document, error);
+    return status != COT_OK ? status // taken with reports of steps
+                            : cot_subscriber_open(&w->popularity, w->gateway->zmq, NULL, &options, error);
 }
 
 const cot_route_calls *cot_gateway_calls(cot_gateway *g, const uint64_t *keys, size_t blocks)

@@ -329,6 +329,20 @@ static void settle(cot_gateway_worker *w, int64_t now_ns)
             cot_subscriber_ask(w->gateway->target[i].events, 0);
 }
 
+/* Groups of layers that are not looked at. */
+static void name_groups(cot_gateway_target *t)
+{
+    const cot_gateway_worker *w = t->worker;
+    uint32_t new = cot_route_feed_measure(t->feed)->wrong_size_groups & ~t->named_groups;
+    for (; new; new &= new - 1)
+        cot_access_tell(
+            &w->gateway->access, COT_LOG_WARNING,
+            "worker '%s', rank %d: group %d of its layers has blocks of another size than %zu tokens: they "
+            "are not looked at",
+            w->entry.name, t->rank, __builtin_ctz(new), w->gateway->block_tokens);
+    t->named_groups = cot_route_feed_measure(t->feed)->wrong_size_groups;
+}
+
 void cot_gateway_tick_follow(cot_gateway_worker *w, int64_t now_ns)
 {
     cot_gateway *g = w->gateway;
@@ -343,6 +357,7 @@ void cot_gateway_tick_follow(cot_gateway_worker *w, int64_t now_ns)
                             " of its KV cache are lost",
                             w->entry.name, t->rank, from, until - 1);
         }
+        name_groups(t);
         if (t->events) ask_for_missing(t, now_ns);
     }
 }

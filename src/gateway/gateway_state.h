@@ -70,6 +70,7 @@ typedef struct cot_gateway_target {
     int64_t asked_ns;       // INT64_MIN: none was asked for
     int64_t turned_ns;      // when a prompt there last had its first token
     uint64_t running;       // requests
+    uint32_t named_groups;  // of layers whose blocks have another size, a bit each: the log names each once
 } cot_gateway_target;
 
 /* What a worker tells of calls lately; counts NULL: nothing. */
@@ -103,6 +104,7 @@ struct cot_gateway_worker {
     size_t first_target, targets, learner;
     cot_subscriber *reports;    // NULL: none
     cot_subscriber *popularity; // NULL: none
+    bool is_stranger; // its signatures are of another model than others', or it is not said how to read them
     cot_gateway_heat heat;
     double layers_every;      // of its signatures
     uint64_t placement_epoch; // of the placement that was asked for last; UINT64_MAX: none was
@@ -201,7 +203,7 @@ void cot_gateway_tick_follow(cot_gateway_worker *w, int64_t now_ns);
 
 /* ---- experts.c ---- */
 
-/* Follows what the worker's requests call. Signatures of another model are not, which is told. Errors: those of cot_subscriber_open. */
+/* Follows what the worker's requests call. Those of another model are counted alone, which is told. Errors: those of cot_subscriber_open. */
 cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *document, const char *endpoint,
                                       cot_error *error);
 /* Calls are of so many cells of a model; `model_hash` empty: of which one is not said. False: they are of other cells, or of another model, or

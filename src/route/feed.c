@@ -147,13 +147,19 @@ static cot_status name_blocks(cot_route_feed *f, const cot_route_event *e, size_
     return COT_OK;
 }
 
+/* Those of another size than the index's keys are of are refused and counted, by their group. */
+static bool has_right_size(cot_route_feed *f, const cot_route_event *e)
+{
+    if (e->block_tokens == f->block_tokens) return true;
+    f->figures.wrong_size += e->count;
+    f->figures.wrong_size_groups |= UINT32_C(1) << e->group;
+    return false;
+}
+
 /* Blocks of a group beside the index's. */
 static cot_status store_beside(cot_route_feed *f, const cot_route_event *e)
 {
-    if (e->block_tokens != f->block_tokens) {
-        f->figures.wrong_size += e->count;
-        return COT_OK;
-    }
+    if (!has_right_size(f, e)) return COT_OK;
     for (size_t i = 0; !f->groups.count && i < f->aliases.room; i++) // the first of them
         if (f->aliases.taken[i] && !name_key(f, &f->aliases.slot[i])) return COT_OUT_OF_MEMORY;
     f->figures.other_groups += e->count;
@@ -162,10 +168,7 @@ static cot_status store_beside(cot_route_feed *f, const cot_route_event *e)
 
 static cot_status store(cot_route_feed *f, const cot_route_event *e)
 {
-    if (e->block_tokens != f->block_tokens) {
-        f->figures.wrong_size += e->count;
-        return COT_OK;
-    }
+    if (!has_right_size(f, e)) return COT_OK;
     const cot_route_alias parent = resolve(f, e->parent);
     if (!make_keys(f, e, parent.sequence)) return COT_OUT_OF_MEMORY;
     const size_t honest = count_honest(f, e);

@@ -28,8 +28,9 @@ typedef struct cot_route_feed_figures {
     uint64_t unknown_events;                                   // of kinds that are not known, passed over
     uint64_t stored, removed;                                  // blocks
     uint64_t unknown_parent, collided, wrong_size, not_hashed; // blocks refused
-    uint64_t other_groups; // blocks stored in groups of layers beside the index's
-    uint64_t expired;      // blocks that were assumed and not told of
+    uint32_t wrong_size_groups; // of layers that such blocks of wrong_size were of, a bit each
+    uint64_t other_groups;      // blocks stored in groups of layers beside the index's
+    uint64_t expired;           // blocks that were assumed and not told of
 } cot_route_feed_figures;
 
 /* `block_tokens` is what the index's keys are made of. Errors: OUT_OF_MEMORY. */

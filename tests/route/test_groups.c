@@ -246,6 +246,7 @@ static void groups_may_be_odd(void **state)
     assert_int_equal(tell(feed, 0, odd, 4), COT_OK);
     assert_int_equal(reusable(index, feed, 0, BLOCKS), 1);
     assert_int_equal(cot_route_feed_measure(feed)->wrong_size, 1);
+    assert_int_equal(cot_route_feed_measure(feed)->wrong_size_groups, 1 << 1);
     assert_int_equal(tell(feed, 1, &odd[4], 1), COT_OK);
     assert_int_equal(reusable(index, feed, 0, BLOCKS), 1);
     const told gone = {.removed = true, .group = 3};
@@ -254,6 +255,11 @@ static void groups_may_be_odd(void **state)
     const told wrong = {
         .block = 1, .ids = 1, .size = SIZE}; // in the first group ids are what keys are made of
     assert_int_equal(tell(feed, 3, &wrong, 1), COT_MALFORMED);
+    const told large[] = {{.ids = 4 * SIZE, .size = 4 * SIZE},
+                          {.group = 15, .ids = SIZE / 2, .size = SIZE / 2}};
+    assert_int_equal(tell(feed, 4, large, 2), COT_OK); // the index's own group, too
+    assert_int_equal(cot_route_feed_measure(feed)->wrong_size, 3);
+    assert_int_equal(cot_route_feed_measure(feed)->wrong_size_groups, 1 << 0 | 1 << 1 | 1 << 15);
     cot_route_feed_close(feed);
     cot_route_index_close(index);
 }
