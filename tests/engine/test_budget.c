@@ -280,6 +280,8 @@ static void live(cot_engine *e, struct text *texts, int64_t looks, uint64_t *see
         open = now;
         cot_engine_rebalancing told;
         cot_engine_get_rebalancing(e, &told);
+        assert_int_equal(told.refused,
+                         0); // what is left of moves that were cut off, too, is a beginning for others
         if (told.budget.replicas_bytes > filled) filled = told.budget.replicas_bytes;
         moved = told.moved;
     }
