@@ -472,13 +472,19 @@ class Page(unittest.TestCase):
                              "Rebalancing by joint: looked 3 s ago: experts move in 1 layer, no move helps in 5 layers; a step is to take 12.5 µs less."
                              " Earlier moves were to make a step take 20.0 µs less, and it takes 1.0 µs more."
                              " Moves of 1 look took too long and were given up")
-            split = {"bytes": 4000000, "states_bytes": 0, "pages_bytes": 3000000, "slots_bytes": 1000000, "replicas_bytes": 500000, "turns": 0, "reason": "pages save more", "gain_seconds": 0}
-            bar = "const b = document.getElementById('memory'); return [b.hidden, b.firstElementChild.style.width, document.getElementById('memory-more').textContent]"
-            self.assertEqual(window.run(bar), [True, "", ""])  # nothing is shared
-            self.assertEqual(window.run(f"show_memory({json.dumps(split)}); {bar}"),
-                             [False, "75%", "KV pages have 3.0 MB of 4.0 MB, replicas may take 1.0 MB and take 500.0 kB: pages save more"])
-            self.assertEqual(window.run(f"show_memory({json.dumps(split | {'bytes': 5000000, 'states_bytes': 1000000})}); {bar}"),
-                             [False, "75%", "KV pages have 3.0 MB of 5.0 MB, states 1.0 MB, replicas may take 1.0 MB and take 500.0 kB: pages save more"])
+            split = {"bytes": 4000000, "states_bytes": 0, "pages_bytes": 3000000, "slots_bytes": 1000000, "replicas_bytes": 500000, "turns": 0, "reason": "pages save more", "gain_seconds": 1.25e-5}
+            card = ("const of = id => document.getElementById('memory' + id), parts = [...of('-bar').children].map(e => [e.className, e.style.width]);"
+                    "return of('').hidden ? null : [of('-share').textContent, parts, of('-parts').textContent, of('-more').textContent, of('-bar').ariaLabel]")
+            self.assertIsNone(window.run(card))  # nothing is shared
+            self.assertEqual(window.run(f"show_memory({json.dumps(split)}); {card}"),
+                             ["75 % for texts", [["pages", "75%"], ["twins", "12.5%"], ["open", "12.5%"]], "KV pages 3.0 MBreplicas 500.0 kBopen for replicas 500.0 kB",
+                              "Of 4.0 MB. The last look: pages save more; by the best split a step would take 12.5 µs less",
+                              "Of 4.0 MB: KV pages 3.0 MB, replicas 500.0 kB, open for replicas 500.0 kB"])
+            later = split | {"states_bytes": 1000000, "pages_bytes": 2000000, "slots_bytes": 0, "replicas_bytes": 1000000, "reason": None, "gain_seconds": 0}
+            self.assertEqual(window.run(f"show_memory({json.dumps(later)}); {card}")[:4],
+                             ["50 % for texts", [["states", "25%"], ["pages", "50%"], ["twins", "25%"]], "states 1.0 MBKV pages 2.0 MBreplicas 1.0 MB",
+                              "Of 4.0 MB. Has not looked yet"])
+            self.assertEqual(window.run("return lines.memory"), [3000000, 2000000])
             self.assertEqual(window.complaints(), [])
 
     def test_people_can_use_it(self):
