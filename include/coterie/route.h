@@ -55,8 +55,8 @@ bool cot_route_index_holds(const cot_route_index *index, size_t target, uint64_t
  * a gap. Beside a thread that changes the index each number was true at one moment of the call or, where blocks came in the
  * meantime, may be the smaller one from before. */
 void cot_route_index_match(cot_route_index *index, uint32_t *depth, const uint64_t *keys, size_t count);
-/* The changing thread's: the block and those before it, the deepest first, `most` of them at most, to keys. Returns how many; 0: nobody holds
- * it, nor any behind it. */
+/* The changing thread's: the block and those before it, the deepest first, `most` of them at most, to keys: of more than that the text's first
+ * most / 2 and its last. Returns how many; 0: nobody holds it, nor any behind it. */
 size_t cot_route_index_path(const cot_route_index *index, uint64_t key, uint64_t *keys, size_t most);
 /* The changing thread's. */
 void cot_route_index_measure(const cot_route_index *index, cot_route_index_figures *figures);

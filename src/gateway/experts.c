@@ -9,7 +9,8 @@
 enum {
     MOST_MESSAGE_BYTES = 4 << 20,
     MOST_BLOCKS = 65536, // whose calls are known
-    MOST_PATH = 1024     // blocks of a prompt, its last ones, that a signature counts for
+    MOST_PATH =
+        1024 // blocks of a prompt that a signature counts for: its first ones, which others may share, and its last
 };
 
 /* A request is over: what it called counts for each block of its prompt, the first one last, so that beginnings stay longest. */

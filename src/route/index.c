@@ -440,9 +440,13 @@ static void fetch(const cot_route_index *x, uint64_t key)
 
 size_t cot_route_index_path(const cot_route_index *x, uint64_t key, uint64_t *keys, size_t most)
 {
-    size_t count = 0;
-    for (uint32_t node = find(x, key); node && count < most; node = cot_route_node_at(x, node)->parent)
-        keys[count++] = atomic_load_explicit(&cot_route_node_at(x, node)->key, memory_order_relaxed);
+    const uint32_t deepest = find(x, key);
+    const size_t first = most / 2, last = most - first;
+    size_t count = 0, depth = 0, at = 0;
+    for (uint32_t node = deepest; node; node = cot_route_node_at(x, node)->parent) depth++;
+    for (uint32_t node = deepest; node; node = cot_route_node_at(x, node)->parent, at++)
+        if (at < last || at + first >= depth)
+            keys[count++] = atomic_load_explicit(&cot_route_node_at(x, node)->key, memory_order_relaxed);
     return count;
 }
 

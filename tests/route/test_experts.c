@@ -233,8 +233,12 @@ static void paths_lead_to_beginnings(void **state)
     cot_route_index_store(index, 0, &parent, other, 1, &stored);
     assert_int_equal(cot_route_index_path(index, 103, path, 4), 4);
     for (size_t i = 0; i < 4; i++) assert_int_equal(path[i], 103 - i);
-    assert_int_equal(cot_route_index_path(index, 103, path, 2), 2);
-    assert_int_equal(path[1], 102);
+    static const uint64_t of[][4] = {{103}, {103, 100}, {103, 102, 100}, {103, 102, 101, 100}};
+    for (size_t most = 0; most <= 4; most++) { // of many the first and the last
+        memset(path, 0xff, sizeof path);
+        assert_int_equal(cot_route_index_path(index, 103, path, most), most);
+        for (size_t i = 0; i < 4; i++) assert_true(path[i] == (i < most ? of[most - 1][i] : UINT64_MAX));
+    }
     assert_int_equal(cot_route_index_path(index, 200, path, 4), 3);
     assert_int_equal(path[1], 101);
     assert_int_equal(cot_route_index_path(index, 104, path, 4), 0);
