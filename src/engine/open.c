@@ -18,7 +18,7 @@ static cot_status check_memory(const cot_engine *e, const cot_engine_options *o,
 {
     char shared[96] = "", states[160] = "";
     if (sizes->total_bytes <= sizes->available_bytes) return COT_OK;
-    if (o->memory.total_bytes)
+    if (o->memory.total_bytes && o->memory.total_bytes < sizes->total_bytes) // else no more pages can be
         snprintf(shared, sizeof shared, ", %.2f GB of it for KV pages%s and spare slots",
                  (double)o->memory.total_bytes / 1e9, sizes->states_bytes ? ", states" : "");
     if (sizes->states_bytes)

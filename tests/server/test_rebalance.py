@@ -83,7 +83,9 @@ class Rebalance(unittest.TestCase):
                                          (("--memory", "0"), 2, "--memory takes bytes or auto, not '0'"),
                                          (("--memory", 10**6, "--kv-cache-memory-bytes", 10**6), 2, "1000000 bytes of KV cache, and 1000000 bytes of memory"),
                                          (("--memory", 10**5), 2, "100000 bytes of memory hold 1 KV pages of 98304 bytes beside 0 bytes of spare slots, the model's context of 512 tokens needs 8 pages"),
-                                         (("--memory", 10**15), 1, "of it for KV pages and spare slots; ")):
+                                         (("--memory", "auto", "--kv-cache-memory-bytes", 5), 2, "5 bytes of KV cache, and --memory auto: one of them"),
+                                         (("--memory", 10**14), 1, "100000.00 GB of it for KV pages and spare slots; "),
+                                         (("--memory", 2**63 - 1), 1, " GB of memory, ")):
             with self.subTest(message):
                 done = serving.run("serve", serving.MODEL, "--port", 0, *options)
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1), done.stderr)

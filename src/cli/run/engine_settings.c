@@ -194,6 +194,11 @@ static cot_status choose_memory(cot_engine_options *o, const char *text, const c
         error->status = COT_UNSUPPORTED;
         snprintf(error->message, sizeof error->message,
                  "--memory auto: ranks over OpenSHMEM give no memory back; say how many bytes");
+    } else if (is_auto && o->memory.kv_bytes) {
+        error->status = COT_INVALID_ARGUMENT;
+        snprintf(error->message, sizeof error->message,
+                 "%zu bytes of KV cache, and --memory auto: one of them says how much there is",
+                 o->memory.kv_bytes);
     } else if (!is_auto && (errno || !bytes || bytes > INT64_MAX)) {
         error->status = COT_INVALID_ARGUMENT;
         snprintf(error->message, sizeof error->message, "--memory takes bytes or auto, not '%s'", text);
