@@ -350,9 +350,39 @@ static void splits_move_beside_states(void **state)
     live_through(&with_states, NULL, &seed);
 }
 
+/* A sequence's states, and a snapshot, take as much however many ranks share them and whatever is split; pages have what is left, to the last that it
+ * holds. */
+static void states_have_their_part(void **state)
+{
+    (void)state;
+    size_t states = 0;
+    for (int way = 0; way < 5; way++) {
+        const int ranks = 1 + way / 2, sequences = 3 + way;
+        const struct setting s = {.ranks = ranks,
+                                  .attention = way % 2 ? "tp" : "dp",
+                                  .precision = "fp32",
+                                  .sequences = sequences,
+                                  .block_tokens = 16,
+                                  .quiet = true};
+        cot_engine_options o = options_of(&s);
+        o.memory.total_bytes = MEMORY;
+        o.memory.snapshots = SNAPSHOTS;
+        cot_engine *e = open_model(&with_states, &o);
+        const size_t rows = (size_t)(sequences + SNAPSHOTS), of_row = e->budgeting.states_bytes / rows,
+                     pages = (size_t)e->runner.pages * e->budgeting.page_bytes;
+        assert_int_equal(e->budgeting.states_bytes % rows, 0);
+        if (way) assert_int_equal(of_row, states);
+        states = of_row;
+        assert_true(states > 0 && pages + rows * states <= MEMORY &&
+                    pages + rows * states + e->budgeting.page_bytes > MEMORY);
+        cot_engine_close(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(splits_move_under_texts),
-                                       cmocka_unit_test(splits_move_beside_states)};
+                                       cmocka_unit_test(splits_move_beside_states),
+                                       cmocka_unit_test(states_have_their_part)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
