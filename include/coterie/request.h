@@ -117,6 +117,8 @@ typedef enum cot_finish {
                             * step, either */
 } cot_finish;
 
+enum { COT_STEP_CLASSES = 16, COT_RESTART_CLASSES = 22 };
+
 /* What there is to do, and how the cache fares. */
 typedef struct cot_engine_load {
     int64_t waiting, running;        /* requests */
@@ -126,7 +128,11 @@ typedef struct cot_engine_load {
      * with all_logits, and how many of them were found; requests that started over for want of pages; blocks that went for
      * want of room. */
     uint64_t queried_tokens, hit_tokens, preemptions, evicted_blocks;
-    int64_t steps;                    /* since then */
+    int64_t steps; /* since then */
+    /* Of those, by tokens: classes of at most 1, 2, 4 and so on to 2^14 tokens, and of more. */
+    uint64_t steps_of[COT_STEP_CLASSES], step_tokens; /* step_tokens: of all steps */
+    /* Requests that are over, by how often they started over: never, once and so on to 20 times, and more often. */
+    uint64_t ended[COT_RESTART_CLASSES], ended_restarts; /* ended_restarts: of all of them */
     uint64_t waited_steps;            /* steps that running requests sat out, since the engine was opened */
     int64_t tbt_ns;                   /* the target in force; 0: none, or not known yet */
     double predicted_ns, observed_ns; /* what the last step was expected to take, and took */

@@ -19,4 +19,12 @@ static inline int64_t cot_divide_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* The least n with 2^n >= a; a <= 2^62. */
+static inline int cot_log2_up(int64_t a)
+{
+    int n = 0;
+    while ((int64_t)1 << n < a) n++;
+    return n;
+}
+
 #endif

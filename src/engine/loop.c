@@ -1,6 +1,7 @@
 #include "engine/loop.h"
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "coterie/constraint.h"
 
 #include <stdlib.h>
@@ -311,6 +312,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     l->last_step_ns = answer.ns;
     if (step.routed_every) cot_popularity_elapse(&l->profiles.popularity, (double)answer.ns / 1e9);
     l->steps++;
+    l->steps_of[cot_smaller(cot_log2_up(step.tokens), COT_STEP_CLASSES - 1)]++;
     *(prefill ? &l->prefill_ns : &l->decode_ns) += answer.ns;
     *(prefill ? &l->prefill_tokens : &l->decode_tokens) += step.tokens;
     *(prefill ? &l->prefill_read_bytes : &l->decode_read_bytes) += answer.read_bytes;

@@ -46,6 +46,7 @@ typedef struct cot_loop {
     uint64_t run_first,
         run_failed; // of cot_loop_run: its first id; the first that overflowed or was stuck, or beyond its last
     int64_t prefill_tokens, decode_tokens, prefill_ns, decode_ns, last_step_ns, steps;
+    uint64_t steps_of[COT_STEP_CLASSES];
     uint64_t prefill_read_bytes, decode_read_bytes;
 } cot_loop;
 

@@ -1,6 +1,8 @@
 /* What an engine is asked about requests: its loop answers. */
 #include "engine/engine_state.h"
 
+#include <string.h>
+
 cot_status cot_engine_submit(cot_engine *e, uint64_t *id, const cot_request *request, int home,
                              const cot_events *events, cot_error *error)
 {
@@ -27,6 +29,8 @@ void cot_engine_get_load(const cot_engine *e, cot_engine_load *load)
 {
     cot_scheduler_get_load(&e->loop.scheduler, load);
     load->steps = e->loop.steps;
+    memcpy(load->steps_of, e->loop.steps_of, sizeof load->steps_of);
+    load->step_tokens = (uint64_t)(e->loop.prefill_tokens + e->loop.decode_tokens);
 }
 
 size_t cot_engine_sequences(const cot_engine *e, cot_engine_sequence *sequences, size_t room)

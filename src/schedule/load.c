@@ -19,7 +19,9 @@ void cot_scheduler_get_load(const cot_scheduler *s, cot_engine_load *load)
                               .tbt_ns = s->limits.target_ns,
                               .predicted_ns = s->cost.predicted_ns,
                               .observed_ns = s->cost.observed_ns,
-                              .prediction_error = s->cost.error};
+                              .prediction_error = s->cost.error,
+                              .ended_restarts = s->ended_restarts};
+    memcpy(load->ended, s->ended_after, sizeof load->ended);
 }
 
 void cot_scheduler_get_homes(const cot_scheduler *s, cot_home_load *homes)

@@ -1,6 +1,7 @@
 #include "schedule/scheduler.h"
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "schedule/compose.h"
 
 #include <assert.h>
@@ -376,6 +377,9 @@ static void free_followers(cot_scheduler *s, const cot_request_state *request)
 void cot_scheduler_release(cot_scheduler *s, cot_request_state *r)
 {
     assert(!r->ended);
+    const int64_t restarts = r->row < 0 ? r->admissions : r->admissions - 1;
+    s->ended_after[cot_smaller(restarts, COT_RESTART_CLASSES - 1)]++;
+    s->ended_restarts += (uint64_t)restarts;
     if (r->row < 0)
         leave_queue(s, r);
     else

@@ -111,6 +111,7 @@ typedef struct cot_scheduler {
     struct cot_page_worth
         *worth;    // whoever wants to know what more or fewer pages would save; NULL: nobody does
     int64_t plans; // that it was told of
+    uint64_t ended_after[COT_RESTART_CLASSES], ended_restarts; // requests, by how often they were preempted
     uint64_t preemptions, queried_tokens, hit_tokens; // tokens are counted when a request is first admitted
 } cot_scheduler;
 

@@ -2,6 +2,7 @@
 
 #include "server/model.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,9 @@ static const double seconds[] = {0.001, 0.005, 0.01, 0.025, 0.05,  0.075, 0.1,  
                                  10.0,  20.0,  40.0, 80.0,  160.0, 640.0, 2560.0, 5120.0};
 static const double tokens[] = {1,   2,   5,   10,  20,  50,  100, 200, 500, 1e3, 2e3, 5e3,
                                 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7};
+
+static const double step_sizes[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+static const double restarts[] = {1, 2, 3, 4, 5, 10, 20};
 
 static cot_prometheus_histogram histogram_of(const cot_metrics_histogram *h, const double *bounds)
 {
@@ -58,6 +62,32 @@ static void write_histogram(const writer *w, const char *name, const char *help,
     const cot_prometheus_histogram histogram = histogram_of(h, bounds);
     cot_prometheus_metric(w->out, name, "histogram", help);
     cot_prometheus_histogram_lines(w->out, name, w->labels, 2, &histogram);
+}
+
+/* What was counted in classes, by bounds among theirs: class i is of numbers up to `most(i)`. */
+static void write_classes(const writer *w, const char *name, const char *help, const double *bounds,
+                          size_t buckets, const uint64_t *count, int classes, double (*most)(int class),
+                          uint64_t sum)
+{
+    uint64_t counts[COT_METRICS_BUCKETS + 1] = {0};
+    size_t b = 0;
+    for (int i = 0; i < classes; i++) {
+        while (b < buckets && (i == classes - 1 || most(i) > bounds[b])) b++;
+        counts[b] += count[i];
+    }
+    const cot_prometheus_histogram histogram = {bounds, counts, buckets, (double)sum};
+    cot_prometheus_metric(w->out, name, "histogram", help);
+    cot_prometheus_histogram_lines(w->out, name, w->labels, 2, &histogram);
+}
+
+static double most_tokens(int class)
+{
+    return ldexp(1, class);
+}
+
+static double most_restarts(int class)
+{
+    return class;
 }
 
 static void write_ends(writer *w, const cot_metrics *m)
@@ -142,6 +172,13 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
               (double)l->hit_tokens);
     write_one(&w, "vllm:num_preemptions_total", "counter", "Sequences that gave their pages up for others.",
               (double)l->preemptions);
+    write_classes(&w, "vllm:request_num_preemptions",
+                  "How often a sequence that is over gave its pages up for others.", restarts,
+                  sizeof restarts / sizeof *restarts, l->ended, COT_RESTART_CLASSES, most_restarts,
+                  l->ended_restarts);
+    write_classes(&w, "vllm:iteration_tokens_total", "Tokens of a step.", step_sizes,
+                  sizeof step_sizes / sizeof *step_sizes, l->steps_of, COT_STEP_CLASSES, most_tokens,
+                  l->step_tokens);
     write_one(&w, "vllm:prompt_tokens_total", "counter",
               "Prompt tokens of sequences that began or were complete.",
               (double)state->prompt_tokens + (double)m->unsubmitted_prompt_tokens);

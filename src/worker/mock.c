@@ -45,6 +45,8 @@ static void end_step(cot_mock_worker *b)
                             : b->mock->tpot_ms);
     *(prefill ? &b->metrics.prefill_tokens : &b->metrics.decode_tokens) += s->tokens;
     *(prefill ? &b->metrics.prefill_ns : &b->metrics.decode_ns) += ns;
+    b->state.load.steps_of[cot_smaller(cot_log2_up(s->tokens), COT_STEP_CLASSES - 1)]++;
+    b->state.load.step_tokens += (uint64_t)s->tokens;
     s->step = b->state.load.steps = ++b->metrics.steps;
     s->predicted_ns = s->observed_ns = (double)ns;
     s->ranks = b->info.ranks;

@@ -169,7 +169,10 @@ static void loads_are_what_they_are_called(void **state)
     s->queried_tokens = 1900, s->hit_tokens = 230, s->preemptions = 29, s->waited_steps = 31;
     s->limits.target_ns = 37;
     s->cost.predicted_ns = 41.5, s->cost.observed_ns = 43.25, s->cost.error = 0.125;
-    e->loop.steps = 47;
+    e->loop.steps = 47, e->loop.prefill_tokens = 53, e->loop.decode_tokens = 590;
+    s->ended_restarts = 61;
+    for (uint64_t i = 0; i < COT_RESTART_CLASSES; i++) s->ended_after[i] = 6700 + i;
+    for (uint64_t i = 0; i < COT_STEP_CLASSES; i++) e->loop.steps_of[i] = 7100 + i;
     cot_engine_load l;
     memset(&l, 0xff, sizeof l);
     cot_engine_get_load(e, &l);
@@ -177,6 +180,9 @@ static void loads_are_what_they_are_called(void **state)
     assert_true(l.cached_blocks == 13 && l.evicted_blocks == 17 && l.queried_tokens == 1900 &&
                 l.hit_tokens == 230);
     assert_true(l.preemptions == 29 && l.waited_steps == 31 && l.tbt_ns == 37 && l.steps == 47);
+    assert_true(l.step_tokens == 643 && l.ended_restarts == 61);
+    for (uint64_t i = 0; i < COT_RESTART_CLASSES; i++) assert_int_equal(l.ended[i], 6700 + i);
+    for (uint64_t i = 0; i < COT_STEP_CLASSES; i++) assert_int_equal(l.steps_of[i], 7100 + i);
     assert_true(l.predicted_ns == 41.5 && l.observed_ns == 43.25 && l.prediction_error == 0.125);
 }
 

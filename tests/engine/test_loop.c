@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "engine/loop.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ enum end { GOES_ON, ENDS, OVERFLOWS };
 struct formula {
     cot_executor_span span[SEQUENCES];
     uint64_t seed;
-    int64_t steps, spans, idle, fails_at; // fails_at: the step that does; 0: none
+    uint64_t steps_of[COT_STEP_CLASSES];
+    int64_t steps, spans, tokens, idle, fails_at; // fails_at: the step that does; 0: none
 };
 
 static int32_t token_of(const struct formula *f, uint64_t request, int64_t position)
@@ -59,6 +61,8 @@ static cot_status step(void *context, const cot_step *s, cot_request_state *cons
         f->span[i].sampled = (cot_sampled){.token = token_of(f, r->id, r->known), .ends = end == ENDS};
     }
     f->spans += s->spans;
+    f->tokens += s->tokens;
+    f->steps_of[(int)ceil(log2(s->tokens))]++;
     *answer = (cot_executor_answer){.ns = 1000 + 10 * s->tokens, .span = f->span};
     return COT_OK;
 }
@@ -174,6 +178,8 @@ static void steps_by_the_second(void **state)
            (double)f.steps / seconds);
     assert_true(f.spans > f.steps * (SEQUENCES - 1));
     assert_int_equal(loop.steps, f.steps);
+    assert_int_equal(loop.prefill_tokens + loop.decode_tokens, f.tokens);
+    assert_memory_equal(loop.steps_of, f.steps_of, sizeof f.steps_of);
     cot_loop_close(&loop);
     free(ids);
 }

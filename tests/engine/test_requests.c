@@ -317,7 +317,12 @@ static void who_starts_over_tells_nothing_twice(void **state)
             cot_engine *engine = open_random("null", &s);
             cot_request requests[] = {forced_request(ids, TOKENS, 60), forced_request(ids + 1, TOKENS, 50)};
             struct records both = must_run(engine, requests, 2);
-            assert_true(engine->loop.scheduler.preemptions > 0);
+            cot_engine_load load; // all starts over are of one of the two
+            cot_engine_get_load(engine, &load);
+            assert_true(load.preemptions > 0 && load.preemptions < COT_RESTART_CLASSES - 1);
+            assert_int_equal(load.ended_restarts, load.preemptions);
+            assert_int_equal(load.ended[0], 1);
+            assert_int_equal(load.ended[load.preemptions], 1);
             for (size_t i = 0; i < 2; i++) {
                 struct records alone = must_run(engine, &requests[i], 1);
                 assert_told_once(&both, i, &requests[i], true);

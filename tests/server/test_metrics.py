@@ -78,6 +78,9 @@ class Metrics(unittest.TestCase):
                 m = settled(server, tokens)
                 layers, k = CONFIG["num_hidden_layers"], CONFIG["num_experts_per_tok"]
                 self.assertEqual(total(m, "coterie:step_tokens_total"), tokens)
+                self.assertEqual(total(m, "vllm:iteration_tokens_total_sum"), tokens)
+                self.assertEqual(total(m, "vllm:iteration_tokens_total_count"), total(m, "coterie:steps_total"))
+                self.assertEqual(total(m, "vllm:request_num_preemptions_count"), 12)
                 self.assertEqual(total(m, "coterie:moe_layers"), layers)
                 self.assertEqual(total(m, "coterie:routed_tokens_total"), tokens * layers)
                 self.assertEqual(total(m, "coterie:activations_total"), tokens * layers * k)

@@ -161,6 +161,9 @@ class Answers(unittest.TestCase):
                 server.complete("x" * 100, max_tokens=3)
                 self.assertAlmostEqual(server.metric("coterie:step_seconds_total", kind="prefill"), seconds, places=5)
             self.assertAlmostEqual(server.metric("coterie:step_seconds_total", kind="decode"), 0.016, places=5)
+            self.assertEqual(server.metric("vllm:iteration_tokens_total_count"), server.metric("coterie:steps_total"))
+            self.assertEqual(server.metric("vllm:iteration_tokens_total_sum"), server.metric("coterie:step_tokens_total"))
+            self.assertEqual(server.metric("vllm:request_num_preemptions_count"), 2)
 
     def test_continued_elsewhere(self):
         """What a router does when a worker is lost: another goes on with the ids that came."""
