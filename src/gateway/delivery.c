@@ -35,7 +35,8 @@ struct cot_delivery_part {
  * names come once. */
 typedef struct event_places {
     cot_skim_span id, created, choices;
-    size_t parts; // of d->part
+    cot_skim_span prompt_ids; // the member, with the comma that it would leave over
+    size_t parts;             // of d->part
     bool is_error;
 } event_places;
 
@@ -103,17 +104,22 @@ static bool read_choices(cot_delivery *d, event_places *e, cot_skim *s)
 /* Looks through an event that nothing is taken of yet. False: it is none of a Coterie worker's, or memory ran out. */
 static bool read_event(cot_delivery *d, event_places *e, const char *data, size_t bytes)
 {
-    enum { ID, CREATED, CHOICES, ERROR, NAMES };
+    enum { ID, CREATED, CHOICES, ERROR, PROMPT_TOKEN_IDS, NAMES };
     static const cot_skim_name names[NAMES] = {COT_SKIM_NAME("id"), COT_SKIM_NAME("created"),
-                                               COT_SKIM_NAME("choices"), COT_SKIM_NAME("error")};
+                                               COT_SKIM_NAME("choices"), COT_SKIM_NAME("error"),
+                                               COT_SKIM_NAME("prompt_token_ids")};
     uint32_t seen = 0;
     cot_skim_span name;
     cot_skim s = cot_skim_of(data, bytes);
+    const char *behind = NULL; // the member before
     *e = (event_places){0};
-    bool good = true;
+    bool good = true, ids_are_first = false;
     for (bool in = cot_skim_into(&s, '{'); in && cot_skim_member(&s, &name);) {
         const size_t which = cot_skim_which(&s, &seen, name, names, NAMES);
         cot_skim ahead = s;
+        const char *const begin = name.text - 1;
+        if (ids_are_first) e->prompt_ids.bytes = (size_t)(begin - e->prompt_ids.text);
+        ids_are_first = which == PROMPT_TOKEN_IDS && !behind;
         const cot_skim_span value = which == CHOICES ? (cot_skim_span){0} : cot_skim_value(&s);
         if (which == ID)
             e->id = value;
@@ -124,7 +130,11 @@ static bool read_event(cot_delivery *d, event_places *e, const char *data, size_
         } else if (which == CHOICES) {
             good = read_choices(d, e, &s) && good;
             e->choices = (cot_skim_span){ahead.at, (size_t)(s.at - ahead.at)};
+        } else if (which == PROMPT_TOKEN_IDS) {
+            const char *const from = behind ? behind : begin;
+            e->prompt_ids = (cot_skim_span){from, (size_t)(s.at - from)};
         }
+        behind = s.at;
     }
     e->is_error = seen & 1u << ERROR;
     return cot_skim_ends(&s) &&
@@ -241,16 +251,31 @@ static bool keep_head(cot_delivery *d, const event_places *e)
     return d->id && d->created;
 }
 
-/* Id and time of the first event, where they stand `before` the choices or behind them. */
-static void show_head(const cot_delivery *d, copier *out, const event_places *e, bool before)
+/* What stands `before` the choices of an event, or behind them: id and time of the first event; the prompt's ids, unless the client is
+ * not to see them. */
+static void show_head(const cot_delivery *d, copier *out, const event_places *e, bool before, bool hides_ids)
 {
-    const bool turned = e->created.text < e->id.text;
-    for (int i = 0; i < 2; i++) {
-        const bool is_id = i == turned;
-        const cot_skim_span *const own = is_id ? &e->id : &e->created;
-        const char *const first = is_id ? d->id : d->created;
-        if (d->resumed && (own->text < e->choices.text) == before)
-            replace(out, own->text, own->text + own->bytes, (cot_skim_span){first, strlen(first)});
+    struct {
+        cot_skim_span own, by;
+    } piece[3];
+    size_t count = 0;
+    if (d->resumed) {
+        piece[count].own = e->id;
+        piece[count++].by = (cot_skim_span){d->id, strlen(d->id)};
+        piece[count].own = e->created;
+        piece[count++].by = (cot_skim_span){d->created, strlen(d->created)};
+    }
+    if (hides_ids && e->prompt_ids.text) {
+        piece[count].own = e->prompt_ids;
+        piece[count++].by = (cot_skim_span){0};
+    }
+    for (size_t done = 0; done < count; done++) { // in the order in which they stand
+        size_t next = done;
+        for (size_t i = done + 1; i < count; i++)
+            if (piece[i].own.text < piece[next].own.text) next = i;
+        const cot_skim_span own = piece[next].own, by = piece[next].by;
+        piece[next] = piece[done];
+        if ((own.text < e->choices.text) == before) replace(out, own.text, own.text + own.bytes, by);
     }
 }
 
@@ -260,10 +285,11 @@ static cot_delivery_kind take_event(cot_delivery *d, const char *data, size_t by
     copier shown = {out, data, true};
     if (!read_event(d, &e, data, bytes)) return COT_DELIVERY_BAD;
     if (e.is_error) return cot_buffer_append(out, data, bytes) ? COT_DELIVERY_ERROR : COT_DELIVERY_BAD;
+    const bool hides_ids = d->hides_ids || (d->resumed && d->id); // an event before had the prompt's
     if (!keep_head(d, &e)) return COT_DELIVERY_BAD;
-    show_head(d, &shown, &e, true);
+    show_head(d, &shown, &e, true, hides_ids);
     const bool news = take_choices(d, &shown, &e);
-    show_head(d, &shown, &e, false);
+    show_head(d, &shown, &e, false, hides_ids);
     leave_out(&shown, data + bytes, data + bytes);
     return !shown.good ? COT_DELIVERY_BAD : news ? COT_DELIVERY_EVENT : COT_DELIVERY_NOTHING;
 }

@@ -157,22 +157,27 @@ static void out_of_memory(cot_answer *a)
     fail(a, &error);
 }
 
-/* An answer, or an event of one, of a list of choices and usage, which are taken over. NULL when memory ran out, which has
- * ended the answer. */
-static char *write_answer(cot_answer *a, json_t *choices, json_t *usage)
+/* An answer, or an event of one, which may be the first, of a list of choices and usage, which are taken over. A conversation is one
+ * prompt, whose ids the first has at its top, where they were asked for. NULL when memory ran out, which has ended the answer. */
+static char *write_answer(cot_answer *a, json_t *choices, json_t *usage, bool first)
 {
+    const cot_choice *c = a->choices;
     json_t *json = choices ? cot_wire_answer(&a->head, choices, usage) : NULL;
     if (!choices) json_decref(usage);
-    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    bool good = json;
+    if (good && first && a->head.chat && a->request->return_token_ids)
+        good =
+            !json_object_set_new(json, "prompt_token_ids", cot_wire_ids(c->tokens, (size_t)c->prompt_tokens));
+    char *text = good ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(json);
     if (!text) out_of_memory(a);
     return text;
 }
 
 /* One event of a stream. False when memory ran out. */
-static bool send_event(cot_answer *a, json_t *choices, json_t *usage)
+static bool send_event(cot_answer *a, json_t *choices, json_t *usage, bool first)
 {
-    char *text = write_answer(a, choices, usage);
+    char *text = write_answer(a, choices, usage, first);
     if (!text) return false;
     cot_http_stream_event(a->exchange, text, strlen(text));
     free(text);
@@ -192,7 +197,7 @@ static void end_stream(cot_answer *a)
 {
     if (a->request->include_usage) {
         const cot_wire_usage usage = usage_of(a);
-        if (!send_event(a, json_array(), cot_wire_usage_json(&usage))) return;
+        if (!send_event(a, json_array(), cot_wire_usage_json(&usage), false)) return;
     }
     cot_http_stream_event(a->exchange, "[DONE]", 6);
     cot_http_stream_end(a->exchange);
@@ -211,8 +216,9 @@ static void stream_choice(cot_answer *a, cot_choice *c)
         const cot_wire_usage counted = usage_of(a);
         usage = a->request->continuous_usage_stats ? cot_wire_usage_json(&counted) : json_null();
     }
-    if (!a->streaming) begin_stream(a);
-    if (!send_event(a, list, usage)) return;
+    const bool first = !a->streaming;
+    if (first) begin_stream(a);
+    if (!send_event(a, list, usage, first)) return;
     if (c->is_over && !--a->choices_untold) end_stream(a);
 }
 
@@ -225,7 +231,7 @@ static void reply_whole(cot_answer *a)
             json_decref(list);
             list = NULL;
         }
-    char *text = write_answer(a, list, cot_wire_usage_json(&usage));
+    char *text = write_answer(a, list, cot_wire_usage_json(&usage), true);
     if (!text) return;
     cot_server_reply(a->server, a->exchange, 200, a->request_id, "application/json", text, strlen(text));
     a->exchange = NULL;

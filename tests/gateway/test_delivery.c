@@ -81,6 +81,20 @@ static void test_resumed(void **state)
     cot_delivery_free(&d);
 }
 
+/* Where nothing was told before, the client has the prompt's ids from whoever tells the first event. */
+static void test_prompt_of_the_second(void **state)
+{
+    (void)state;
+    static const char event[] = "{\"prompt_token_ids\":[1,2],\"id\":\"a\",\"created\":1,\"choices\":[]}",
+                      rest[] = "{\"id\":\"a\",\"created\":1,\"choices\":[]}";
+    cot_delivery d = {0};
+    assert_true(cot_delivery_open(&d, 1));
+    d.resumed = true;
+    assert_event(&d, event, COT_DELIVERY_EVENT, event);
+    assert_event(&d, event, COT_DELIVERY_EVENT, rest);
+    cot_delivery_free(&d);
+}
+
 /* Who asked for ids sees every byte as it came. */
 static void test_as_it_came(void **state)
 {
@@ -218,6 +232,7 @@ static json_t *expected(stream *s, const json_t *event)
         json_object_set_new(shown, "id", json_string("first"));
         json_object_set_new(shown, "created", json_integer(7));
     }
+    if (d->hides_ids || d->resumed) json_object_del(shown, "prompt_token_ids");
     for (size_t i = 0; i < json_array_size(choices);) {
         json_t *choice = json_array_get(choices, i);
         const size_t index = (size_t)json_integer_value(json_object_get(choice, "index"));
@@ -252,6 +267,7 @@ static void take_drawn(stream *s, bool first)
     json_object_set_new(event, "id", json_string(first ? "first" : "other"));
     json_object_set_new(event, "created", json_integer(first ? 7 : 9));
     json_object_set_new(event, "choices", choices);
+    if (bits(s) % 2) json_object_set_new(event, "prompt_token_ids", json_pack("[i, i]", 1, 2));
     event = shuffled(s, event);
     char *text = json_dumps(event, flags[bits(s) % 4]);
     json_t *wanted = expected(s, event);
@@ -294,8 +310,11 @@ static void test_drawn(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_resumed), cmocka_unit_test(test_as_it_came),
-                                       cmocka_unit_test(test_bad), cmocka_unit_test(test_half_wrong),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_resumed),
+                                       cmocka_unit_test(test_as_it_came),
+                                       cmocka_unit_test(test_prompt_of_the_second),
+                                       cmocka_unit_test(test_bad),
+                                       cmocka_unit_test(test_half_wrong),
                                        cmocka_unit_test(test_drawn)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

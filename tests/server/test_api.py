@@ -269,6 +269,19 @@ class Answers(Shared):
             status, answer = self.server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "return_token_ids": True})
             self.assertEqual((status, answer["choices"][0]["prompt_token_ids"]), (200, line["ids"]))
 
+    def test_prompt_ids_of_a_conversation(self):
+        """They stand at the top of the answer, or of a stream's first event alone, too; of completions in choices alone."""
+        chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "n": 2}
+        ids = self.server.post("/tokenize", chat)[1]["tokens"]
+        answer = self.server.post("/v1/chat/completions", chat | {"return_token_ids": True})[1]
+        self.assertEqual((answer["prompt_token_ids"], [c["prompt_token_ids"] for c in answer["choices"]]), (ids, [ids, ids]))
+        self.assertNotIn("prompt_token_ids", self.server.post("/v1/chat/completions", chat)[1])
+        for asks in (True, False):
+            events = self.server.events("/v1/chat/completions", chat | {"return_token_ids": asks, "stream_options": {"include_usage": True}})[:-1]
+            self.assertGreater(len(events), 4)
+            self.assertEqual([e.get("prompt_token_ids") for e in events], [ids if asks else None] + [None] * (len(events) - 1))
+        self.assertNotIn("prompt_token_ids", self.server.complete("hi", max_tokens=1, return_token_ids=True))
+
     def test_other_paths(self):
         self.assertEqual(self.server.get("/health"), (200, b""))
         version = json.loads(self.server.get("/version")[1])
