@@ -142,6 +142,10 @@ static void test_ibnetdiscover(void **state)
     refuse(fabric, "h1,0,mlx5_7\n", "has no adapter 'mlx5_7' of host 'h1'");
     refuse(fabric, "h1;0;mlx5_0\n", "line 1 is no host,gpu,adapter[,domain]");
     refuse(fabric, "h1,0,mlx5_0,rack,x\n", "line 1 is no host,gpu,adapter[,domain]");
+    demand(fabric, "\"h1\",\"0\", \"mlx5_0\" \nh2,0,mlx5_0\n", hops, 2, (const double[]){0, 2, 2, 0});
+    refuse(fabric, "\"h1,0,mlx5_0\n", "of host '\"h1'"); // half a pair of quotes is part of a name
+    refuse(fabric, "h1,0,leaf one\n", "has no adapter 'leaf one'");
+    refuse("Ex : 0x1\n", NULL, "is no topology");
     refuse(fabric, "\n", "seats no rank");
     refuse("[[0]]", "h1,0,mlx5_0\n", "is no ibnetdiscover output");
     refuse("Switch\t1 \"S-1\"\t# \"x\"\nswitchguid=0x1\n[1]\t\"H-9\"[1](9)\n", "h,0,a\n",
@@ -203,13 +207,17 @@ static void test_ibnetdiscover_ports(void **state)
     (void)state;
     static const char seats[] = "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,0xb\n";
     const cot_metric metrics[] = {{0}, {true, 1e6}};
+    static char commented[sizeof ports + 40];
+    snprintf(commented, sizeof commented, "# of today\n\n \t\r\n%s", ports);
     double want[9], got[9];
     for (int m = 0; m < 2; m++) {
         cot_topology t;
         cot_error error;
-        for (int i = 0; i < 2; i++) {
-            if (read_text(&t, i ? ports : fabric, seats, &error) != COT_OK) fail_msg("%s", error.message);
+        for (int i = 0; i < 3; i++) {
+            if (read_text(&t, i == 0 ? fabric : i == 1 ? ports : commented, seats, &error) != COT_OK)
+                fail_msg("%s", error.message);
             assert_int_equal(t.n_ranks, 3);
+            assert_int_equal(t.n_vertices, 3 + 2 + 2 + 3); // hosts, switches, a port of each seated adapter
             assert_int_equal(t.n_hosts, 2);
             assert_int_equal(cot_topology_distances(i ? got : want, &t, metrics[m], NULL), COT_OK);
             cot_topology_free(&t);
