@@ -7,6 +7,7 @@
 #ifndef COT_KERNELS_KERNELS_H
 #define COT_KERNELS_KERNELS_H
 #include "coterie/status.h"
+#include "kernels/delta.h"
 #include "kernels/format.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -124,6 +125,7 @@ typedef struct cot_kernels {
      * sine are cosines[i], sines[i], 0 <= i < half. */
     void (*rope)(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved);
     void (*to_f32)(float *out, const void *x, cot_dtype type, int64_t n); // from F32, BF16 or F16
+    void (*delta)(const cot_delta *delta);                                // delta.h
 } cot_kernels;
 
 typedef enum cot_isa {

@@ -22,7 +22,7 @@ add_library(kernels_check_emulated STATIC ${CMAKE_CURRENT_LIST_DIR}/../harness/k
 target_include_directories(kernels_check_emulated PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 target_compile_definitions(kernels_check_emulated PUBLIC COT_TEST_EMULATED)
 target_link_libraries(kernels_check_emulated PUBLIC coterie m Threads::Threads)
-foreach(name gemm grouped matmul rows softmax strips tables)
+foreach(name delta gemm grouped matmul rows softmax strips tables)
   add_executable(kernels_emulated_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c $<TARGET_OBJECTS:kernels_emulated>)
   target_link_libraries(kernels_emulated_${name} PRIVATE kernels_check_emulated)
   add_test(NAME kernels/emulated_${name} COMMAND kernels_emulated_${name})

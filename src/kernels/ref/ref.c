@@ -256,6 +256,32 @@ static void to_f32(float *out, const void *x, cot_dtype type, int64_t n)
     for (int64_t i = 0; i < n; i++) out[i] = element(x, type, i);
 }
 
+/* Element (row, column) of a head's state, in its panel. */
+static float *delta_element(const cot_delta *d, int64_t row, int64_t column)
+{
+    const int64_t panel = column - column % COT_PANEL,
+                  width = d->dv - panel < COT_PANEL ? d->dv - panel : COT_PANEL;
+    return d->state + panel * d->dk + row * width + column % COT_PANEL;
+}
+
+static void delta(const cot_delta *d)
+{
+    for (int64_t t = 0; t < d->tokens; t++)
+        for (int64_t c = 0; c < d->dv; c++) {
+            const float *q = d->q + t * d->stride, *k = d->k + t * d->stride, a = d->a[t];
+            float found = 0, o = 0;
+            for (int64_t row = 0; row < d->dk; row++) found = fmaf(k[row], *delta_element(d, row, c), found);
+            const float kept = a * found, u = d->beta[t] * (d->v[t * d->stride + c] - kept);
+            for (int64_t row = 0; row < d->dk; row++) {
+                float *s = delta_element(d, row, c);
+                const float left = a * *s;
+                *s = fmaf(k[row], u, left);
+                o = fmaf(q[row], *s, o);
+            }
+            d->o[t * d->o_stride + c] = o;
+        }
+}
+
 static void look_up_ranks(int16_t *rank, uint16_t *confidence, const cot_rank_tables *t, int64_t n)
 {
     static const uint16_t nothing[2] = {UINT16_MAX, 0};
@@ -334,7 +360,8 @@ const cot_isa_code cot_isa_ref = {
                 .relu = relu,
                 .softmax = softmax,
                 .rope = rope,
-                .to_f32 = to_f32},
+                .to_f32 = to_f32,
+                .delta = delta},
     .lookup = {.look_up_ranks = look_up_ranks, .logistic_rows = logistic_rows},
     .f32_loop = loop,
     .bf16_loop = loop,

@@ -1,7 +1,8 @@
-/* An instruction set's table out of gemm.h and rows.h, and the loops its roofs are measured with. */
+/* An instruction set's table out of gemm.h, rows.h and state.h, and the loops its roofs are measured with. */
 #include "kernels/isa.h"
 #include "kernels/template/gemm.h"
 #include "kernels/template/rows.h"
+#include "kernels/template/state.h"
 #include "kernels/template/tables.h"
 
 enum { CHAINS = 12 }; // more than latency times width of any multiply-add unit yet (4 to 5 cycles, 2 a cycle)
@@ -116,7 +117,8 @@ static float read_loop(const void *data, size_t bytes)
                     .relu = relu,                                                                            \
                     .softmax = softmax,                                                                      \
                     .rope = rope,                                                                            \
-                    .to_f32 = to_f32},                                                                       \
+                    .to_f32 = to_f32,                                                                        \
+                    .delta = delta},                                                                         \
         .lookup = {.look_up_ranks = look_up_ranks, .logistic_rows = logistic_rows}, .f32_loop = f32_loop,    \
         .bf16_loop = BF16_LOOP, .int8_loop = int8_loop, .read_loop = read_loop                               \
     }
