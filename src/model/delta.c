@@ -4,8 +4,8 @@
  *     S <- exp(g) S,   S <- S + k (beta (v - k S)),   o = q S
  *
  * q, k and v go through a convolution over the channels before, each by itself, over the last tokens. The state of a sequence in a
- * layer is [taps - 1][channels], the inputs of the convolution that the next tokens see, and behind it S of each head. Tokens
- * are taken one after the other: a step computes the same of a token whatever else it holds. */
+ * layer is [taps - 1][channels], the inputs of the convolution that the next tokens see, and behind it S of each head, in panels
+ * (kernels/delta.h). Tokens are taken one after the other: a step computes the same of a token whatever else it holds. */
 #include "base/integers.h"
 #include "model/mixer.h"
 #include "model/runner_state.h"
@@ -194,52 +194,65 @@ static float softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
-/* One token of a value head: q, k of its key head and v; o comes into `o`, what the token finds is there before. */
-static void recur(const cot_kernels *kernels, float *state, const float *q, const float *k, float *v,
-                  float *o, float decay, float beta, int64_t dk, int64_t dv)
+/* Rows of a run, which for a head are worked on together: what they read stays in a core's cache for all of the state's panels. */
+enum { PIECE = 32 };
+
+/* A value head of rows that follow one another, from its state before them to that behind. o goes where the rows' v was before the
+ * convolution. */
+static void mix_piece(cot_runner *r, const struct delta *d, int64_t h, int64_t row0, int64_t rows,
+                      float *state)
 {
-    memset(o, 0, (size_t)dv * sizeof *o);
-    for (int64_t i = 0; i < dk; i++) {
-        kernels->scale(state + i * dv, COT_F32, state + i * dv, decay, dv);
-        kernels->add_scaled(o, state + i * dv, k[i], dv);
+    const cot_attention_weights *w = d->w;
+    const cot_kernels *kernels = r->o.kernels;
+    const int64_t dk = r->c->delta.key_dim, dv = r->c->delta.value_dim,
+                  key = (w->head0 + h) / (r->c->delta.values / r->c->delta.keys) - w->kv_head0,
+                  keys = w->kv_heads * dk, v = 2 * keys + h * dv, z = d->channels + h * dv,
+                  rates = d->channels + w->heads * dv + h;
+    float *in = r->heads.input + row0 * w->input.n, *mixed = r->heads.mixed + row0 * d->channels, a[PIECE],
+          beta[PIECE];
+    for (int64_t i = 0; i < rows; i++) {
+        const float *rate = in + i * w->input.n + rates;
+        beta[i] = 1 / (1 + expf(-rate[0]));
+        a[i] = expf(-expf(w->decay_log[h]) * softplus(rate[w->heads] + w->decay_bias[h]));
     }
-    for (int64_t i = 0; i < dv; i++) v[i] = beta * (v[i] - o[i]);
-    memset(o, 0, (size_t)dv * sizeof *o);
-    for (int64_t i = 0; i < dk; i++) {
-        kernels->add_scaled(state + i * dv, v, k[i], dv);
-        kernels->add_scaled(o, state + i * dv, q[i], dv);
+    kernels->delta(&(cot_delta){.tokens = rows,
+                                .dk = dk,
+                                .dv = dv,
+                                .state = state,
+                                .q = mixed + key * dk,
+                                .k = mixed + keys + key * dk,
+                                .v = mixed + v,
+                                .stride = d->channels,
+                                .a = a,
+                                .beta = beta,
+                                .o = in + v,
+                                .o_stride = w->input.n});
+    for (int64_t i = 0; i < rows; i++, in += w->input.n) {
+        float *o = in + v;
+        cot_runner_normalise(r, o, dv, kernels->sum_squares(o, dv), dv, r->c->norm_eps, w->state_norm);
+        kernels->swiglu(cot_runner_row(r, r->heads.output, (row0 + i) * w->heads + h, dv),
+                        r->o.precision.type, in + z, o, dv);
     }
 }
 
-/* A value head of a run, token after token. o goes where the row's v was before the convolution. */
+/* A value head of a run. */
 static void run_head(void *context, int64_t index)
 {
     cot_runner *r = ((void **)context)[0];
     const struct delta *d = ((void **)context)[1];
-    const cot_attention_weights *w = d->w;
-    const cot_kernels *kernels = r->o.kernels;
-    const cot_run *run = &r->heads.runs[index / w->heads];
-    const int64_t h = index % w->heads, dk = r->c->delta.key_dim, dv = r->c->delta.value_dim,
-                  key = (w->head0 + h) / (r->c->delta.values / r->c->delta.keys) - w->kv_head0,
-                  keys = w->kv_heads * dk, v = 2 * keys + h * dv;
-    const int64_t inputs = (r->c->delta.taps - 1) * d->channels;
-    const cot_runner_copies *copies = &r->heads.copies[index / w->heads];
+    const int64_t heads = d->w->heads, h = index % heads, size = r->c->delta.key_dim * r->c->delta.value_dim,
+                  at = (r->c->delta.taps - 1) * d->channels + h * size;
+    const cot_run *run = &r->heads.runs[index / heads];
+    const cot_runner_copies *copies = &r->heads.copies[index / heads];
     const cot_state_copy *copy = copies->first, *last = copy + copies->count;
-    float *state = state_of(r, d, run->sequence) + inputs + h * dk * dv;
-    if (!run->position) memset(state, 0, (size_t)(dk * dv) * sizeof *state);
-    for (int64_t row = run->row; row < run->row + run->tokens; row++) {
-        float *in = r->heads.input + row * w->input.n, *mixed = r->heads.mixed + row * d->channels,
-              *o = in + v;
-        const float *z = in + d->channels + h * dv, *beta = in + d->channels + w->heads * dv + h,
-                    *decay = beta + w->heads;
-        const float g = -expf(w->decay_log[h]) * softplus(*decay + w->decay_bias[h]);
-        recur(kernels, state, mixed + key * dk, mixed + keys + key * dk, mixed + v, o, expf(g),
-              1 / (1 + expf(-*beta)), dk, dv);
-        cot_runner_normalise(r, o, dv, kernels->sum_squares(o, dv), dv, r->c->norm_eps, w->state_norm);
-        kernels->swiglu(cot_runner_row(r, r->heads.output, row * w->heads + h, dv), r->o.precision.type, z, o,
-                        dv);
-        if (copy < last && run->position + (row - run->row) + 1 == copy->position)
-            memcpy(copy_of(r, d, copy++) + inputs + h * dk * dv, state, (size_t)(dk * dv) * sizeof *state);
+    float *state = state_of(r, d, run->sequence) + at;
+    if (!run->position) memset(state, 0, (size_t)size * sizeof *state);
+    for (int64_t done = 0, tokens; done < run->tokens; done += tokens) {
+        tokens = cot_smaller(run->tokens - done, PIECE);
+        if (copy < last) tokens = cot_smaller(tokens, copy->position - run->position - done);
+        mix_piece(r, d, h, run->row + done, tokens, state);
+        if (copy < last && run->position + done + tokens == copy->position)
+            memcpy(copy_of(r, d, copy++) + at, state, (size_t)size * sizeof *state);
     }
 }
 

@@ -23,7 +23,7 @@ static int64_t among(uint64_t *seed, int64_t least, int64_t most)
     return least + (int64_t)(draw(seed) % (uint64_t)(most - least + 1));
 }
 
-/* Heads that divide evenly and not, widths that fill no panel, a state in all layers but one or in every second. */
+/* Heads that divide evenly and not, widths that fill no panel or more than one, a state in all layers but one or in every second. */
 static struct model drawn_model(uint64_t *seed)
 {
     struct model m = {.seed = draw(seed)};
@@ -39,7 +39,7 @@ static struct model drawn_model(uint64_t *seed)
         "\"max_position_embeddings\": 320, \"eos_token_id\": 2}",
         draw(seed) % 2 ? "Qwen3NextForCausalLM" : "Qwen3_5MoeForCausalLM", VOCAB, (int)(2 * kv), (int)kv,
         (int)among(seed, 2, 3), (int)keys, (int)(keys * each), (int)among(seed, 1, 20),
-        (int)among(seed, 1, 20), (int)among(seed, 1, 5));
+        (int)among(seed, 1, 70), (int)among(seed, 1, 5));
     return m;
 }
 
