@@ -230,6 +230,67 @@ static void row_functions(const struct bench *bench)
     free(r.out);
 }
 
+/* Heads of Gated DeltaNet as Qwen3.6 has them, a head a task. */
+enum { DELTA = 128, DELTA_HEADS = 32, DELTA_TOKENS = 32 };
+
+struct deltas {
+    const struct bench *bench;
+    cot_delta head; // of the first
+    int64_t heads;
+};
+
+static void run_delta(void *context, int64_t index)
+{
+    const struct deltas *d = context;
+    cot_delta head = d->head;
+    head.state += index * DELTA * DELTA;
+    head.o += index * DELTA * head.tokens;
+    d->bench->kernels->delta(&head);
+}
+
+static void run_deltas(void *context)
+{
+    const struct deltas *d = context;
+    cot_pool_run(d->bench->pool, d->heads, run_delta, context);
+}
+
+/* A prompt's tokens meet a state that lies in a cache; a token a sequence meets states of memory, which are read and written. */
+static void deltas(const struct bench *bench)
+{
+    float a[DELTA_TOKENS], beta[DELTA_TOKENS], *rows = values(COT_F32, 3 * DELTA * DELTA_TOKENS);
+    for (int64_t i = 0; i < 3 * DELTA * DELTA_TOKENS; i++) rows[i] *= 0.02f;
+    for (int t = 0; t < DELTA_TOKENS; t++) {
+        a[t] = 0.9f;
+        beta[t] = 0.5f;
+    }
+    for (int decode = 0; decode < 2; decode++) {
+        const double state = (double)DELTA * DELTA;
+        struct deltas d = {bench,
+                           {.tokens = decode ? 1 : DELTA_TOKENS,
+                            .dk = DELTA,
+                            .dv = DELTA,
+                            .q = rows,
+                            .k = rows + DELTA,
+                            .v = rows + 2 * DELTA,
+                            .stride = 3 * DELTA,
+                            .a = a,
+                            .beta = beta,
+                            .o_stride = DELTA},
+                           decode ? bench->cold_bytes / (4 * DELTA * DELTA) : DELTA_HEADS};
+        d.head.state = values(COT_F32, d.heads * DELTA * DELTA);
+        d.head.o = allocate((size_t)(d.heads * d.head.tokens) * DELTA * 4);
+        if (decode)
+            report("gated delta rule, decode", 8 * state * (double)d.heads, "GB/s    ",
+                   bench->roof.read_bytes_per_second, run_deltas, &d);
+        else
+            report("gated delta rule, prefill", 7 * state * (double)(d.heads * d.head.tokens), "GFLOP/s ",
+                   bench->roof.f32_flops, run_deltas, &d);
+        free(d.head.state);
+        free(d.head.o);
+    }
+    free(rows);
+}
+
 int main(int argc, char **argv)
 {
     const char *isa = NULL, *threads = "1", *mib = "0";
@@ -262,6 +323,7 @@ int main(int argc, char **argv)
     products(&bench);
     packings();
     row_functions(&bench);
+    deltas(&bench);
     cot_pool_close(bench.pool);
     return 0;
 }
