@@ -72,9 +72,11 @@ typedef struct cot_dialect_options {
     const cot_dialect *calls;     // NULL: calls are text
     const cot_dialect *reasoning; // NULL: reasoning is text
     bool is_opened;               // the prompt ended within the reasoning
-    bool shows_special;           // tokens that decoding may skip are text
-    const char *forced_name;      // of FORCED
-    const json_t *tools; // a list as OpenAI's API has it, borrowed while the parser lives; NULL: none
+    bool
+        is_held; // behind reasoning, which may begin the text alone, comes content or calls: markers within either are its text
+    bool shows_special;      // tokens that decoding may skip are text
+    const char *forced_name; // of FORCED
+    const json_t *tools;     // a list as OpenAI's API has it, borrowed while the parser lives; NULL: none
     /* Whether the vocabulary has a marker as an added token. */
     bool (*is_token)(void *context, const char *marker);
     void *context;

@@ -349,6 +349,8 @@ static bool begins_bare(const cot_dialect_parser *p, char c)
 static cot_dialect_look look_for(const cot_dialect_parser *p, size_t at, bool is_first, stop *what,
                                  size_t *next)
 {
+    const bool is_held = p->options.is_held, may_reason = !is_held || !(p->has_begun || at > p->at),
+               may_call = !is_held || !(p->has_content || !is_first);
     const struct {
         const cot_dialect_marker *marker;
         stop what;
@@ -356,10 +358,11 @@ static cot_dialect_look look_for(const cot_dialect_parser *p, size_t at, bool is
     } markers[] = {
         {&p->reasoning_end, AT_REASONING_END, p->in_reasoning},
         {&p->reasoning, AT_REASONING,
-         p->in_reasoning ? !p->has_reasoning && is_first
-                         : p->reasoning.is_token || (!p->has_content && !p->had_marker && is_first)},
-        {&p->section, AT_SECTION, !p->in_reasoning || p->section.is_token},
-        {&p->call, AT_CALL, !p->in_reasoning || p->call.is_token},
+         p->in_reasoning
+             ? !p->has_reasoning && is_first
+             : may_reason && (p->reasoning.is_token || (!p->has_content && !p->had_marker && is_first))},
+        {&p->section, AT_SECTION, p->in_reasoning ? p->section.is_token : may_call},
+        {&p->call, AT_CALL, p->in_reasoning ? p->call.is_token : may_call},
         {&p->call_end, AT_CLOSER, !p->in_reasoning && p->ends_loosely},
         {&p->section_end, AT_CLOSER, !p->in_reasoning && p->ends_loosely},
     };
@@ -421,6 +424,7 @@ static cot_dialect_look step_text(cot_dialect_parser *p)
         cot_dialect_reason(p, p->in.data + p->at, at - p->at);
     else
         cot_dialect_say(p, p->in.data + p->at, at - p->at);
+    p->has_begun = p->has_begun || at > p->at || look == COT_DIALECT_YES;
     p->at = at;
     if (look != COT_DIALECT_YES) return COT_DIALECT_MORE;
     switch (what) {

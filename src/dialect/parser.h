@@ -48,6 +48,7 @@ struct cot_dialect_parser {
     bool ends_loosely;             // a call ended without its end marker, which may still come
     bool is_bare;                  // the call under way began without a marker
     bool is_announced;             // the call under way has been told
+    bool has_begun;                // something of the text, white space too, has been read
     bool had_marker;               // content is no longer all of the text
     bool has_content;              // more than white space of it has gone out
     bool has_reasoning;            // the same

@@ -59,11 +59,18 @@ static bool is_token(void *context, const char *marker)
     return cot_tokenizer_added_token(context, marker) >= 0;
 }
 
+/* Whether all of the answer behind its reasoning has to be something. */
+static bool is_held(const cot_api_request *r)
+{
+    return r->constraint.compiled && !r->constraint.lets_text;
+}
+
 /* How the request's calls are written. */
 static const cot_dialect *calls_of(const cot_api_request *r, const cot_served_model *model)
 {
     const cot_dialect *d = model->dialects.calls;
-    switch (r->tools.choice) {
+    const bool is_text = r->tools.choice == COT_API_TOOLS_AUTO && is_held(r) && !r->constraint.is_of_calls;
+    switch (is_text ? COT_API_TOOLS_NONE : r->tools.choice) {
     case COT_API_TOOLS_NAMED:
         return &cot_dialect_forced;
     case COT_API_TOOLS_REQUIRED:
@@ -76,14 +83,22 @@ static const cot_dialect *calls_of(const cot_api_request *r, const cot_served_mo
     return d && d->form == COT_DIALECT_HARMONY ? d : NULL; // whose content is within its messages
 }
 
+/* How its reasoning is: of an answer that is held there is none where its constraint lets none come (choice.c). */
+static const cot_dialect *reasoning_of(const cot_api_request *r, const cot_served_model *model)
+{
+    const cot_served_dialects *d = &model->dialects;
+    const bool may_reason = d->end >= 0 && (d->begin >= 0 || r->opens_reasoning);
+    return is_held(r) && !may_reason ? NULL : d->reasoning;
+}
+
 bool cot_said_reads(const cot_api_request *r, const cot_served_model *model)
 {
-    return r->kind == COT_API_CHAT && (calls_of(r, model) || model->dialects.reasoning);
+    return r->kind == COT_API_CHAT && (calls_of(r, model) || reasoning_of(r, model));
 }
 
 bool cot_said_open(cot_said *m, const cot_api_request *r, const cot_served_model *model)
 {
-    const cot_dialect *calls = calls_of(r, model), *reasoning = model->dialects.reasoning;
+    const cot_dialect *calls = calls_of(r, model), *reasoning = reasoning_of(r, model);
     *m = (cot_said){.legacy = r->tools.legacy,
                     .is_single = !r->tools.parallel || r->tools.legacy,
                     .drops_reasoning = !r->include_reasoning,
@@ -93,6 +108,7 @@ bool cot_said_open(cot_said *m, const cot_api_request *r, const cot_served_model
     const cot_dialect_options options = {.calls = calls,
                                          .reasoning = reasoning,
                                          .is_opened = r->opens_reasoning,
+                                         .is_held = is_held(r),
                                          .shows_special = !r->skip_special_tokens,
                                          .forced_name = r->tools.named,
                                          .tools =

@@ -327,6 +327,57 @@ static void test_long_headers_call_nothing(void **state)
     json_decref(list);
 }
 
+/* Where all of the answer has to be something its reasoning comes first, and markers within what follows are its text. */
+static void test_held_answers(void **state)
+{
+    static const struct {
+        const char *text, *reasoning, *content, *calls;
+    } held[] = {
+        {"{\"a\": \"" T("<think>") " b" T("</think>") "\"}", "", "{\"a\": \"<think> b</think>\"}", ""},
+        {T("<think>") "why" T("</think>") "{\"a\": \"" T("<think>")
+             T("<tool_call>") "{}" T("</tool_call>") "\"}",
+         "why", "{\"a\": \"<think><tool_call>{}</tool_call>\"}", ""},
+        {T("<think>") "why" T("</think>") T("<think>") "x", "why", "<think>x", ""},
+        {" " T("<think>") "x", "", " <think>x", ""},
+        {T("<think>") "why" T("</think>") "\n" T("<tool_call>") "{\"name\": \"note\", \"arguments\": {}}" T("</tool_call>") "\n" T(
+             "<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"" T("<think>") "\"}}" T("</"
+                                                                                                      "tool_"
+                                                                                                      "call"
+                                                                                                      ">"),
+         "why", "", "note({}) note({\"text\": \"<think>\"})"},
+    };
+    (void)state;
+    json_t *list = json_loads(tools, 0, NULL);
+    cot_dialect_options options = options_for(cot_dialect_named("hermes"), list);
+    options.reasoning = cot_dialect_named("think");
+    options.is_held = true;
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) {
+        cot_buffer text = tokens_marked(held[i].text), calls = {0};
+        size_t every[512], count = 0;
+        while (count < text.bytes) every[count] = count + 1, count++;
+        for (int cut = 0; cut < 2; cut++) {
+            heard h =
+                heard_parse(&options, text.data, text.bytes, cut ? every : NULL, cut ? count - 1 : 0, false);
+            assert_string_equal(h.reasoning.data, held[i].reasoning);
+            assert_string_equal(h.content.data, held[i].content);
+            calls.bytes = 0;
+            cot_buffer_text(&calls, "");
+            for (size_t k = 0; k < h.count; k++) {
+                cot_buffer_text(&calls, k ? " " : "");
+                cot_buffer_text(&calls, h.calls[k].name.data);
+                cot_buffer_text(&calls, "(");
+                cot_buffer_text(&calls, h.calls[k].arguments.data);
+                cot_buffer_text(&calls, ")");
+            }
+            assert_string_equal(calls.data, held[i].calls);
+            heard_free(&h);
+        }
+        cot_buffer_free(&calls);
+        cot_buffer_free(&text);
+    }
+    json_decref(list);
+}
+
 static void test_forced_arguments(void **state)
 {
     (void)state;
@@ -454,6 +505,7 @@ static void test_random_answers_do_not_depend_on_cuts(void **state)
         }
         options.is_opened = draw_below(&draw, 4) == 0;
         options.shows_special = draw_below(&draw, 2);
+        options.is_held = draw_below(&draw, 2);
         cot_buffer text = random_text(&draw, d);
         size_t cuts[64], n = 0;
         for (size_t at = 0; n < 64; n++) {
@@ -484,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_reasoning_and_calls_take_turns),
         cmocka_unit_test(test_schemas_of_many_references_end),
         cmocka_unit_test(test_long_headers_call_nothing),
+        cmocka_unit_test(test_held_answers),
         cmocka_unit_test(test_forced_arguments),
         cmocka_unit_test(test_random_answers_do_not_depend_on_cuts),
     };
