@@ -2,11 +2,13 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/json_load.h"
+#include "base/json_schema.h"
 #include "base/json_weight.h"
 #include "constrain/constraint.h"
 #include "constrain/llguidance.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,12 +30,22 @@ typedef struct guided {
 /* ---- constraints ---- */
 
 /* What the library says of its matcher: the first line, which is all that is for users; where that ends in a colon the reason is
- * further down, behind the text that it is about. */
+ * further down, behind the text that it is about. Where it is out of ways to go on it says a name of its own, and of one that has too
+ * many it says what only its authors know. */
 static cot_status fail_of(const guided *g, cot_error *error)
 {
-    static const char mark[] = "\nerror: ";
+    static const char mark[] = "\nerror: ", stuck[] = "NoExtension";
     const char *why = g->library->error(g->matcher);
+    unsigned long long there, most;
     if (!why) why = "it failed without a reason";
+    if (strncmp(why, stuck, sizeof stuck - 1) == 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "nothing can meet it");
+    const char *row = strstr(why, "Current row has ");
+    if (row && sscanf(row, "Current row has %llu items; max is %llu", &there, &most) == 2)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "it is too large: at one place of the text %llu parts of it may come, at most %llu may be", there,
+            most);
     const size_t line = strcspn(why, "\n");
     const char *found = line && why[line - 1] == ':' ? strstr(why + line, mark) : NULL;
     const char *reason = found ? found + sizeof mark - 1 : "";
@@ -102,8 +114,12 @@ static cot_status write_schema(cot_buffer *schema, const char *text, size_t byte
         return cot_fail(error, COT_INVALID_ARGUMENT, "the schema is no JSON: line %d: %s", reason.line,
                         reason.text);
     const char *brace = json_is_object(json) ? memchr(text, '{', bytes) : NULL;
-    const bool adds = brace && !json_object_get(json, "x-guidance"), is_empty = !json_object_size(json);
+    const bool adds = brace && !json_object_get(json, "x-guidance"), is_empty = !json_object_size(json),
+               has_end = cot_json_schema_ends(json);
     json_decref(json);
+    if (!has_end)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "nothing can meet the schema: what it asks for holds itself without an end");
     const size_t before = adds ? (size_t)(brace + 1 - text) : 0;
     const bool good = cot_buffer_append(schema, text, before) &&
                       (!adds || cot_buffer_text(schema, is_empty ? WHITE_SPACE : WHITE_SPACE ",")) &&
@@ -111,20 +127,28 @@ static cot_status write_schema(cot_buffer *schema, const char *text, size_t byte
     return good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a constraint");
 }
 
-/* A grammar whose text is one of the strings of a JSON array. */
-static cot_status write_choices(cot_buffer *grammar, const char *text, size_t bytes, cot_error *error)
+/* Appends a text as a regular expression that it alone matches. */
+static bool append_escaped(cot_buffer *regex, const char *text)
+{
+    bool good = true;
+    for (; *text && good; text++)
+        good = (!strchr("\\/.*+?()[]{}|^$#&~-\"", *text) || cot_buffer_append(regex, "\\", 1)) &&
+               cot_buffer_append(regex, text, 1);
+    return good;
+}
+
+/* A regular expression whose text is one of the strings of a JSON array: in a grammar of them the library takes 2,000 at most. */
+static cot_status write_choices(cot_buffer *regex, const char *text, size_t bytes, cot_error *error)
 {
     json_error_t reason;
     json_t *list = cot_json_load(text, bytes, 0, &reason);
     const size_t count = json_array_size(list);
-    bool good = true, strings = count > 0;
+    bool good = cot_buffer_append(regex, "", 0), strings = count > 0;
     for (size_t i = 0; i < count && good && strings; i++) {
         const json_t *choice = json_array_get(list, i);
-        char *quoted = json_is_string(choice) ? json_dumps(choice, JSON_ENCODE_ANY) : NULL;
         strings = json_is_string(choice);
-        good = !strings || (quoted && cot_buffer_text(grammar, i ? " | " : "start: ") &&
-                            cot_buffer_text(grammar, quoted));
-        free(quoted);
+        good = !strings ||
+               ((!i || cot_buffer_text(regex, "|")) && append_escaped(regex, json_string_value(choice)));
     }
     json_decref(list);
     if (!strings) return cot_fail(error, COT_INVALID_ARGUMENT, "choices are a list of strings, at least one");
@@ -166,7 +190,7 @@ cot_status cot_constraint_compile(cot_constraint **out, const cot_constraint_com
     static const char *const kinds[] = {[COT_CONSTRAINT_JSON_SCHEMA] = "json_schema",
                                         [COT_CONSTRAINT_REGEX] = "regex",
                                         [COT_CONSTRAINT_LARK] = "lark",
-                                        [COT_CONSTRAINT_CHOICE] = "lark"};
+                                        [COT_CONSTRAINT_CHOICE] = "regex"};
     const int64_t began_ms = thread_ms();
     *out = NULL;
     cot_buffer given = {0};

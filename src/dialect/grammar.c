@@ -3,6 +3,7 @@
 #include "dialect/grammar.h"
 
 #include "base/error.h"
+#include "base/json_schema.h"
 #include "dialect/parser.h"
 
 #include <stdarg.h>
@@ -154,6 +155,12 @@ static void put_arguments(cot_dialect_writer *w, size_t number, const json_t *fu
     const bool is_strict = json_is_true(json_object_get(function, "strict"));
     if (!is_strict || !json_is_object(parameters)) parameters = NULL;
     w->tool = json_string_value(json_object_get(function, "name"));
+    if (w->status == COT_OK && parameters && !cot_json_schema_ends(parameters))
+        w->status = cot_fail(
+            w->error, COT_INVALID_ARGUMENT,
+            "nothing can meet the 'parameters' of the strict tool '%s': what they ask for holds itself "
+            "without an end",
+            w->tool);
     if (is_strict && w->calls->form == COT_DIALECT_MARKUP) {
         cot_dialect_put_tags(w, number, parameters, end_of_tags(w));
         return;

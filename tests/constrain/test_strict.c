@@ -450,8 +450,12 @@ static void check_walks(const row *all, size_t count, const json_t *format)
             cot_buffer text = {0};
             if (walk(&draw, c, &v, begin, &text)) {
                 const cot_dialect *d = cot_dialect_named(r->family);
-                const cot_dialect_options options = {
-                    .calls = d, .reasoning = d, .tools = list, .is_token = is_marker, .context = &v};
+                const cot_dialect_options options = {.calls = d,
+                                                     .reasoning = d,
+                                                     .is_held = format,
+                                                     .tools = list,
+                                                     .is_token = is_marker,
+                                                     .context = &v};
                 heard h = heard_parse(&options, text.data, text.bytes, NULL, 0, false);
                 const bool is_content = format && !h.count;
                 bool good = is_content ? is_person(h.content.data) : h.count > 0;
