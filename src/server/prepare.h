@@ -4,7 +4,7 @@
  *
  *   loop: cot_preparer_start --lane's thread: cot_prepare--> loop: done
  *
- * Constraints are compiled in a lane of their own, one at a time.
+ * Constraints are compiled in a lane of their own by several threads, so that a costly one does not hold up the others.
  *
  * Of long bodies one is prepared at a time, so that the memory that this takes is that of one. What nobody wants any more
  * is dropped, or, where it has begun, ended at its next step: before the template and before each prompt, and every few

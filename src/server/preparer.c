@@ -15,6 +15,9 @@ typedef struct queue {
 } queue;
 
 enum { LANE_TEXT, LANE_CHAT, LANE_LONG, LANE_CONSTRAINT, LANES };
+/* Threads that compile constraints: a compilation cannot be stopped once it has begun, and as long as fewer than so many take long the
+ * others wait for none of them. */
+enum { COMPILERS = 4, THREADS = LANES - 1 + COMPILERS };
 enum {
     SHORT_BYTES = 2 << 10, // a completion's body up to which waking a lane takes longer than tokenising
     LONG_BYTES = 32 << 10  // a body from which on it is tokenised beside the others
@@ -22,7 +25,6 @@ enum {
 
 typedef struct lane {
     cot_preparer *preparer;
-    pthread_t thread;
     pthread_cond_t filled;
     queue waiting;
 } lane;
@@ -31,6 +33,7 @@ struct cot_preparer {
     const cot_served_model *model;
     pthread_mutex_t lock; // of the queues and `ends`
     lane lanes[LANES];
+    pthread_t threads[THREADS]; // one a lane, and of the last the others
     int started;
     queue done;
     bool ends;
@@ -116,12 +119,14 @@ cot_status cot_preparer_open(cot_preparer **out, const cot_served_model *model, 
     if (!all) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
     all->model = model;
     pthread_mutex_init(&all->lock, NULL);
+    for (int i = 0; i < LANES; i++) {
+        all->lanes[i].preparer = all;
+        pthread_cond_init(&all->lanes[i].filled, NULL);
+    }
     bool good = cot_wake_open(&all->news, base, tell_done, all);
-    for (; good && all->started < LANES; all->started += good) {
-        lane *own = &all->lanes[all->started];
-        own->preparer = all;
-        pthread_cond_init(&own->filled, NULL);
-        good = cot_thread_start(&own->thread, work, own);
+    for (; good && all->started < THREADS; all->started += good) {
+        const int which = all->started < LANES ? all->started : LANE_CONSTRAINT;
+        good = cot_thread_start(&all->threads[all->started], work, &all->lanes[which]);
     }
     if (good) return COT_OK;
     cot_preparer_close(all);
@@ -159,11 +164,11 @@ void cot_preparer_close(cot_preparer *all)
     if (!all) return;
     pthread_mutex_lock(&all->lock);
     all->ends = true;
-    for (int i = 0; i < all->started; i++) pthread_cond_signal(&all->lanes[i].filled);
+    for (int i = 0; i < LANES; i++) pthread_cond_broadcast(&all->lanes[i].filled);
     pthread_mutex_unlock(&all->lock);
-    for (int i = 0; i < all->started; i++) pthread_join(all->lanes[i].thread, NULL);
+    for (int i = 0; i < all->started; i++) pthread_join(all->threads[i], NULL);
     for (cot_preparation *p; (p = take_first(&all->done));) p->done(p);
-    for (int i = 0; i < all->started; i++)
+    for (int i = 0; i < LANES; i++)
         for (cot_preparation *p; (p = take_first(&all->lanes[i].waiting));) {
             cot_api_fail(&p->error, 503, "shutting_down", NULL, "the server is shutting down");
             p->done(p);
