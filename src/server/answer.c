@@ -306,8 +306,10 @@ static void count_event(cot_server *s, const cot_choice *c, const cot_job_event 
 static void fail_of(cot_answer *a, const cot_choice *c)
 {
     cot_api_error error;
+    const char *field = a->request->constraint.name; // NULL: the reasoning alone is bounded
     if (c->finish == COT_FINISH_CONSTRAINT)
-        cot_api_fail(&error, 400, "invalid_value", a->request->constraint.name, "%s", c->error.message);
+        cot_api_fail(&error, 400, "invalid_value", field, "%s%s%s%s", field ? "'" : "", field ? field : "",
+                     field ? "': " : "", c->error.message);
     else if (c->was_busy)
         cot_api_fail(&error, 429, "overloaded", NULL, "%s", c->error.message);
     else

@@ -71,6 +71,11 @@ static bool read_response_format(cot_api_request *r, cot_api_error *error)
     const json_t *inner = cot_api_get(format, "json_schema");
     if (inner && !json_is_object(inner)) return cot_api_mistyped(error, "json_schema", inner, "an object");
     if (inner) schema = cot_api_get(inner, "schema");
+    const json_t *strict = cot_api_get(inner ? inner : format, "strict");
+    if (strict && !json_is_boolean(strict))
+        return cot_api_fail(error, 400, "invalid_type", name,
+                            "'strict' of 'response_format' is %s, expected true or false",
+                            cot_api_type_name(strict));
     if (!schema)
         return cot_api_fail(error, 400, "missing_parameter", name, "'response_format' has no schema");
     return set(r, COT_CONSTRAINT_JSON_SCHEMA, name, schema, error);
@@ -161,8 +166,36 @@ void cot_served_constraints_open(cot_served_constraints *s, const cot_tokenizer 
     pthread_mutex_init(&s->lock, NULL);
 }
 
+/* Beside tools the format is tried by itself: in the grammar of both what nothing can meet leaves calls, and a fault has no name. */
+static bool check_format(const cot_served_constraints *s, cot_api_constraint *c, cot_api_error *error)
+{
+    static const char name[] = "response_format";
+    cot_constraint *alone;
+    cot_error reason;
+    const cot_status status = cot_constraint_compile(&alone, s->compiler, COT_CONSTRAINT_JSON_SCHEMA,
+                                                     c->format, strlen(c->format), &reason);
+    cot_constraint_close(alone);
+    if (status == COT_OUT_OF_MEMORY) return cot_api_fail_of(error, 503, name, &reason);
+    return status == COT_OK ||
+           cot_api_fail(error, 400, "invalid_value", name, "'%s': %s", name, reason.message);
+}
+
+/* The size of a grammar is that of all that it holds, of which the format may be the most. */
+static bool check_size(const cot_api_constraint *c, cot_api_error *error)
+{
+    const size_t bytes = strlen(c->text), format = c->format ? strlen(c->format) : 0;
+    const char *name = format > bytes / 2 ? "response_format" : c->name;
+    return !c->is_of_calls || bytes <= COT_CONSTRAINT_MAX_BYTES ||
+           cot_api_fail(
+               error, 400, "invalid_value", name,
+               "'%s': as a grammar the schemas of 'tools' and 'response_format' have %zu bytes together, "
+               "at most %d may be",
+               name, bytes, COT_CONSTRAINT_MAX_BYTES);
+}
+
 bool cot_served_constraints_compile(cot_served_constraints *s, cot_api_constraint *c, cot_api_error *error)
 {
+    const char *field = c->format ? "response_format" : c->name; // what needs the library
     cot_error reason;
     pthread_mutex_lock(&s->lock);
     const cot_status opened = s->compiler ? COT_OK
@@ -170,22 +203,11 @@ bool cot_served_constraints_compile(cot_served_constraints *s, cot_api_constrain
                                                                          s->eos, s->eos_count, &reason);
     pthread_mutex_unlock(&s->lock);
     if (opened == COT_UNSUPPORTED)
-        return cot_api_fail(error, 400, "unsupported_parameter", c->name, "'%s': %s", c->name,
-                            reason.message);
-    if (opened != COT_OK) return cot_api_fail_of(error, 400, c->name, &reason);
-    cot_status status =
+        return cot_api_fail(error, 400, "unsupported_parameter", field, "'%s': %s", field, reason.message);
+    if (opened != COT_OK) return cot_api_fail_of(error, 400, field, &reason);
+    if ((c->format && !check_format(s, c, error)) || !check_size(c, error)) return false;
+    const cot_status status =
         cot_constraint_compile(&c->compiled, s->compiler, c->kind, c->text, strlen(c->text), &reason);
-    if (status == COT_INVALID_ARGUMENT && c->format) { // which of the two it is
-        cot_constraint *alone;
-        cot_error of_format;
-        if (cot_constraint_compile(&alone, s->compiler, COT_CONSTRAINT_JSON_SCHEMA, c->format,
-                                   strlen(c->format), &of_format) == COT_OK)
-            cot_constraint_close(alone);
-        else {
-            c->name = "response_format";
-            reason = of_format;
-        }
-    }
     if (status == COT_OUT_OF_MEMORY) return cot_api_fail_of(error, 503, c->name, &reason);
     return status == COT_OK ||
            cot_api_fail(error, 400, "invalid_value", c->name, "'%s': %s", c->name, reason.message);

@@ -204,6 +204,28 @@ static cot_status check_options(const cot_server_options *o, int64_t longest, co
     return status;
 }
 
+/* The first of a family's tokens that a vocabulary lacks; NULL: none. Messages of gpt-oss are told apart by tokens alone. */
+static const char *lacked_token(const cot_dialect *d, const cot_tokenizer *tokenizer)
+{
+    static const char *const messages[] = {"<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"};
+    for (size_t i = 0; d && d->form == COT_DIALECT_HARMONY && i < sizeof messages / sizeof *messages; i++)
+        if (cot_tokenizer_added_token(tokenizer, messages[i]) < 0) return messages[i];
+    return NULL;
+}
+
+/* A family that cannot be read is none where it was found, and an error where the operator has named it. */
+static cot_status check_tokens(const cot_dialect **d, const char *named, const cot_tokenizer *tokenizer,
+                               cot_error *error)
+{
+    const char *lacked = lacked_token(*d, tokenizer);
+    if (!lacked) return COT_OK;
+    if (named && strcmp(named, "auto") != 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "the parser '%s' needs the token '%s', which the vocabulary lacks", named, lacked);
+    *d = NULL;
+    return COT_OK;
+}
+
 /* The operator's names go before what was found. */
 static cot_status name_dialects(cot_server *s, cot_error *error)
 {
@@ -220,6 +242,9 @@ static cot_status name_dialects(cot_server *s, cot_error *error)
         return cot_fail(error, COT_INVALID_ARGUMENT, "there is no reasoning parser '%s' (auto, none, %s)",
                         reasoning, names);
     }
+    cot_status status = check_tokens(&d->calls, calls, s->model.tokenizer, error);
+    if (status == COT_OK) status = check_tokens(&d->reasoning, reasoning, s->model.tokenizer, error);
+    if (status != COT_OK) return status;
     const cot_dialect *r = d->reasoning && d->reasoning->reasoning ? d->reasoning : NULL;
     d->begin = r ? cot_tokenizer_added_token(s->model.tokenizer, r->reasoning) : -1;
     d->end = r ? cot_tokenizer_added_token(s->model.tokenizer, r->reasoning_end) : -1;

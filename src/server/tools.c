@@ -37,6 +37,11 @@ static bool check_function(const json_t *function, const char *list, size_t inde
         return cot_api_fail(error, 400, "invalid_type", list,
                             "'parameters' of %s[%zu] is %s, expected an object", list, index,
                             cot_api_type_name(parameters));
+    const json_t *strict = cot_api_get(function, "strict");
+    if (strict && !json_is_boolean(strict))
+        return cot_api_fail(error, 400, "invalid_type", list,
+                            "'strict' of %s[%zu] is %s, expected true or false", list, index,
+                            cot_api_type_name(strict));
     if (!may_be_object(cot_api_get(parameters, "type")))
         return cot_api_fail(error, 400, "invalid_value", list,
                             "'parameters' of %s[%zu] are no schema of type 'object', which arguments are",

@@ -74,7 +74,7 @@ class Strict(Constrained):
         """With `response_format` an answer is JSON of the schema or a call, whichever the model begins, of every choice, in streams too."""
         for tools in (TOOLS, LOOSE):
             for form in ({"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}, {"type": "json_object"}):
-                fields = {"response_format": form, "tools": tools, "logit_bias": {"93": 5, "2": 3}}
+                fields = {"response_format": form, "tools": tools, "logit_bias": {"0": 100, "93": 6, "2": 5}}
                 for begin in ("{", "<tool_call>", '\n<tool_call>{"name"'):
                     with self.subTest(strict=tools is TOOLS, form=form["type"], begin=begin):
                         ids = self.server.post("/tokenize", {"prompt": begin, "add_special_tokens": False})[1]["tokens"]
@@ -99,8 +99,7 @@ class Strict(Constrained):
 
     def check(self, choice, begin, form, tools):
         """What goes on behind `begin`, which the client has: the model was free to choose before that alone."""
-        if choice["finish_reason"] == "length":
-            return
+        self.assertNotEqual(choice["finish_reason"], "length")
         message = choice["message"]
         if begin == "{":
             self.assertEqual(choice["finish_reason"], "stop")
@@ -127,6 +126,19 @@ class Strict(Constrained):
                 self.assertEqual(status, wanted, answer)
                 if wanted == 400:
                     self.assertIn("'tools'", answer["error"]["message"])
+        for strict in ("yes", 1, {}):
+            tools = [{"type": "function", "function": {"name": "tide", "strict": strict, "parameters": SCHEMA}}]
+            status, answer = self.server.post("/v1/chat/completions", ASK | {"tools": tools, "max_tokens": 3})
+            self.assertEqual((status, answer["error"]["param"]), (400, "tools"), answer)
+            self.assertIn("'strict' of tools[0]", answer["error"]["message"])
+        # one that holds itself without an end, of a tool and of the format, which calls beside it do not save
+        for schema in ({"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}):
+            for tools in (TOOLS, LOOSE):
+                status, answer = self.server.post("/v1/chat/completions", ASK | {"tools": tools, "max_tokens": 3, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
+                self.assertEqual((status, answer["error"]["param"]), (400, "response_format"), answer)
+            tools = [{"type": "function", "function": {"name": "tide", "strict": True, "parameters": schema}}]
+            status, answer = self.server.post("/v1/chat/completions", ASK | {"tools": tools, "max_tokens": 3})
+            self.assertEqual((status, answer["error"]["param"]), (400, "tools"), answer)
         # which of both it is
         for schema, tool, word in (({"type": "integer"}, {"not": {}}, "'tools'"), ({"not": {}}, SCHEMA, "'response_format'"), (False, SCHEMA, "'response_format'")):
             tools = [{"type": "function", "function": {"name": "tide", "strict": True, "parameters": {"type": "object", "properties": {"a": tool}, "required": ["a"]}}}]
@@ -136,6 +148,12 @@ class Strict(Constrained):
         status, answer = self.server.post("/v1/chat/completions", ASK | {"response_format": {"type": "json_object", "schema": deep}})
         self.assertEqual((status, answer["error"]["param"]), (400, "response_format"))
         self.assertIn("deeper than 64", answer["error"]["message"])
+        # one that fits alone is too long with what is around it
+        for room, word in ((40, "together"), (-1, "at most 1048576")):
+            long = {"enum": ["y" * (2**20 - len('{"enum":[""]}') - room)]}
+            status, answer = self.server.post("/v1/chat/completions", ASK | {"max_tokens": 3, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": long}}})
+            self.assertEqual((status, answer["error"]["param"]), (400, "response_format"), answer)
+            self.assertIn(word, answer["error"]["message"])
         # where something else is asked of the text, that alone may come, and no call
         status, answer = self.server.post("/v1/chat/completions", ASK | {"structured_outputs": {"choice": ["yes"]}})
         self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, "yes"))
@@ -195,6 +213,29 @@ class Marked(Constrained):
         status, answer = self.server.post("/v1/chat/completions", ASK | fields | {"continue_token_ids": [ids + call]})
         self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "tool_calls"), answer)
         self.assertEqual(list(json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])), ["port", "day"])
+
+    def test_markers_within_strings(self):
+        """What is JSON has the words of these tokens as its text, whole and streamed, beside tools and not, and so have arguments of a named tool."""
+        parameters = {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"], "additionalProperties": False}
+        form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": parameters}}}
+        tools = [{"type": "function", "function": {"name": "tide", "parameters": parameters}}]
+        named = {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "tide"}}}
+        for text in ('{"t": "<think> a </think>', '{"t": "a<tool_call>{}</tool_call> <think>', '<think>why</think>{"t": "<think><tool_call>'):
+            ids = self.server.post("/tokenize", {"prompt": text, "add_special_tokens": False})[1]["tokens"]
+            begun = text.removeprefix("<think>why</think>")
+            for fields in (form | {"tools": None}, form, form | {"tools": LOOSE}, named, {"tools": None, "guided_json": parameters}, {"guided_json": parameters}):
+                body = ASK | {"continue_token_ids": [[]], "logit_bias": {"2": 5}} | fields
+                body = body | {"continue_token_ids": [ids]}
+                status, answer = self.server.post("/v1/chat/completions", body)
+                self.assertEqual((status, answer["choices"][0]["finish_reason"] == "length"), (200, False), answer)
+                message = answer["choices"][0]["message"]
+                rest = message["tool_calls"][0]["function"]["arguments"] if message.get("tool_calls") else message["content"]
+                deltas = [c["delta"] for e in self.server.events("/v1/chat/completions", body)[:-1] for c in e["choices"]]
+                pieces = [(d.get("content") or "") + "".join(c["function"].get("arguments", "") for c in d.get("tool_calls", [])) for d in deltas]
+                self.assertEqual("".join(pieces), rest)
+                self.assertEqual(list(json.loads(begun + rest)), ["t"], (fields, message))
+                self.assertEqual("tool_calls" in message, fields is named)
+                self.assertNotIn("reasoning_content", message)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,12 @@ class Structured(Constrained):
             ({"guided_json": {"$ref": "#/$defs/nope"}}, "guided_json", "nope"),
             ({"guided_json": {"$ref": "https://example.invalid/x.json"}}, "guided_json", "example.invalid"),
             ({"guided_json": {"not": {}}}, "guided_json", "not"),
+            ({"guided_json": {"$ref": "#"}}, "guided_json", "without an end"),
+            ({"guided_json": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}}, "guided_json", "without an end"),
+            ({"guided_grammar": "start: start"}, "guided_grammar", "nothing can meet"),
+            ({"guided_grammar": "start: " + " | ".join(f'"{i} word"' for i in range(3000))}, "guided_grammar", "too large"),
+            ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": "yes"}}}, "response_format", "'strict'"),
+            ({"response_format": {"type": "json_schema", "schema": {}, "strict": 1}}, "response_format", "'strict'"),
             ({"guided_json": {"type": "string", "minLength": 5, "maxLength": 3}}, "guided_json", "Unsatisfiable"),
         ]
         for said, param, word in table:
@@ -159,6 +165,36 @@ class Structured(Constrained):
                 self.assertIn(status, (200, 400), answer)
                 self.assertLess(time.monotonic() - began, 60)  # of a machine with much else to do
                 self.assertEqual(len(self.server.complete("x", max_tokens=3)["choices"]), 1)
+
+    def test_many_choices(self):
+        """Thousands, of which some begin others, and of characters that mean something elsewhere."""
+        choices = [f"{i % 7}|{i} \"/.*\\n\n(é" + "[" * (i % 3) for i in range(5000)] + ["0", ""]
+        status, answer = self.server.post("/v1/completions", HOT | {"prompt": "x", "guided_choice": choices, "n": 4})
+        self.assertEqual(status, 200, answer)
+        ended = [c["text"] for c in answer["choices"] if c["finish_reason"] == "stop"]
+        self.assertGreaterEqual(len(ended), 3)
+        self.assertLessEqual(set(ended), set(choices))
+
+    def test_others_do_not_wait(self):
+        """While some compile for long one that is soon compiled is answered before them."""
+        words = [f"{i * 2654435761 % 2**32:08x}" * 4 for i in range(20000)]
+        ended, begun = [], threading.Barrier(3)
+
+        def long():
+            begun.wait()
+            ended.append(self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "guided_choice": words})[0])
+
+        threads = [threading.Thread(target=long) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        time.sleep(0.3)  # they are being compiled
+        for _ in range(3):
+            self.assertEqual(self.server.complete("x", max_tokens=2, guided_choice=["a"])["choices"][0]["text"], "a")
+        self.assertEqual(ended, [])
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(ended), 2)
 
     def test_golden(self):
         """Schemas of all kinds: what ends by itself is valid. Where jsonschema is at hand it is the judge."""

@@ -164,7 +164,7 @@ static void add_tokens(scripted_server *f, const char *const *names, size_t coun
 /* Harmony's content is within its messages: these are read where nothing may be called, and a call is content then. */
 static void none_is_called(void **state)
 {
-    static const char *const tokens[] = {"<|channel|>", "<|message|>", "<|call|>"};
+    static const char *const tokens[] = {"<|channel|>", "<|message|>", "<|call|>", "<|start|>", "<|end|>"};
     static const char said[] = "<|channel|>commentary to=functions.f<|message|>{}<|call|>";
     scripted_server *f = *state;
     add_tokens(f, tokens, sizeof tokens / sizeof *tokens);
