@@ -63,15 +63,21 @@ static void put_pattern(cot_dialect_writer *w, const char *pattern)
 
 static void put_format(cot_dialect_writer *w, const char *format, const char *key)
 {
-#define DATE "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
+/* The last days of months too; of February's 29th the years that have one. */
+#define DATE                                                                                                 \
+    "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"                \
+    "02-(0[1-9]|1[0-9]|2[0-8]))|"                                                                            \
+    "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
 #define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+\\-]([01][0-9]|2[0-3]):[0-5][0-9])"
     static const struct {
         const char *format, *pattern;
-    } formats[] = {{"date", DATE},
-                   {"time", TIME},
-                   {"date-time", DATE "T" TIME},
-                   {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
-                   {"email", "[a-z0-9_]{1,32}@[a-z0-9]{1,32}(\\.[a-z]{2,16}){1,3}"}};
+    } formats[] = {
+        {"date", DATE},
+        {"time", TIME},
+        {"date-time", DATE "T" TIME},
+        {"uuid", "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"}, // read in any case (RFC 4122)
+        {"email", "[A-Za-z0-9_+\\-]{1,32}(\\.[A-Za-z0-9_+\\-]{1,32}){0,3}@[A-Za-z0-9]{1,32}"
+                  "(-[A-Za-z0-9]{1,32}){0,3}(\\.[A-Za-z]{2,16}){1,3}"}};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strcmp(formats[i].format, format) == 0) {
             PUT(w, " & /", formats[i].pattern, "/");

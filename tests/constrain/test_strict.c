@@ -505,6 +505,57 @@ static void whatever_comes_has_the_format_or_is_read_as_calls(void **state)
     json_decref(format);
 }
 
+/* ---- formats ---- */
+
+/* Texts of formats in tags, which are regular expressions of our own: RFC 4122 has readers take capitals, and months have their last days. */
+static void texts_in_tags_keep_to_formats(void **state)
+{
+    static const struct {
+        const char *format, *text;
+        bool fits;
+    } texts[] = {
+        {"uuid", "123e4567-e89b-12d3-a456-426614174000", true},
+        {"uuid", "123E4567-E89B-12D3-a456-42661417400F", true},
+        {"uuid", "123e4567-e89b-12d3-a456-42661417400g", false},
+        {"uuid", "123e4567e89b12d3a456426614174000", false},
+        {"date", "2023-01-31", true},
+        {"date", "2023-04-30", true},
+        {"date", "2023-04-31", false},
+        {"date", "2023-02-29", false},
+        {"date", "2024-02-29", true},
+        {"date", "1900-02-29", false},
+        {"date", "2000-02-29", true},
+        {"date", "2023-00-10", false},
+        {"date", "2023-12-00", false},
+        {"date-time", "2023-12-31T23:59:59Z", true},
+        {"date-time", "2023-06-31T23:59:59Z", false},
+        {"email", "Jo.Do-e@Example-1.co.uk", true},
+        {"email", "jo..doe@example.org", false},
+        {"email", "jo@example", false},
+    };
+    (void)state;
+    vocabulary none = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[256];
+        cot_error error;
+        json_t *list =
+            json_pack("[{s:s, s:{s:s, s:b, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function",
+                      "function", "name", "f", "strict", 1, "parameters", "type", "object", "properties", "t",
+                      "type", "string", "format", texts[i].format, "required", "t");
+        assert_non_null(list);
+        cot_constraint *c = compile("qwen3-coder", list, NULL, &none, &error);
+        if (!c) fail_msg("%s: %s", texts[i].format, error.message);
+        snprintf(text, sizeof text,
+                 "<tool_call>\n<function=f>\n<parameter=t>\n%s\n</parameter>\n</function>\n</tool_call>",
+                 texts[i].text);
+        const bool fits = accepted(c, &none, text, NULL) == strlen(text) + 1;
+        if (fits != texts[i].fits) print_message("%s: %s\n", texts[i].format, texts[i].text);
+        assert_true(fits == texts[i].fits);
+        cot_constraint_close(c);
+        json_decref(list);
+    }
+}
+
 /* ---- golden answers ---- */
 
 /* Answers whose calls meet their schemas, where they are written as templates write them, may come; of the others none may. */
@@ -578,6 +629,7 @@ int main(void)
                                        cmocka_unit_test(answers_have_the_format_or_are_calls),
                                        cmocka_unit_test(whatever_comes_is_read_as_calls_of_the_schema),
                                        cmocka_unit_test(whatever_comes_has_the_format_or_is_read_as_calls),
+                                       cmocka_unit_test(texts_in_tags_keep_to_formats),
                                        cmocka_unit_test(golden_calls_come_where_they_meet_their_schemas)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
