@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from serving import MODEL, Constrained, Server, mock, run, temporary, texts
+from serving import MODEL, SOURCE, Constrained, Server, mock, run, temporary, texts
 
 GOLDEN = pathlib.Path(os.environ["COT_SHARED"]) / "golden/agents/schemas.jsonl"
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
@@ -274,6 +274,22 @@ class Without(unittest.TestCase):
                 self.assertEqual((status, answer["error"]["param"], answer["error"]["code"]), (400, "regex", "unsupported_parameter"))
                 self.assertIn("'tools/get-llguidance'", answer["error"]["message"])
                 self.assertEqual(len(server.complete("x", max_tokens=3)["choices"]), 1)
+
+    def test_without_the_library_beside_tools(self):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+        strict = [{"type": "function", "function": tools[0]["function"] | {"strict": True}}]
+        form = {"response_format": {"type": "json_object"}}
+        with Server("--chat-template", SOURCE / "examples/tools.jinja", env={"COTERIE_LLGUIDANCE": "/nowhere/_lib.so"}) as server:
+            for fields, param in ((form | {"tools": tools}, "response_format"), (form | {"tools": strict}, "response_format"), ({"tools": strict}, "tools")):
+                status, answer = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]} | fields)
+                self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+                self.assertIn(f"'{param}': ", answer["error"]["message"])
+
+    def test_gpt_oss_without_its_tokens(self):
+        for option in ("--tool-call-parser", "--reasoning-parser"):
+            done = run("serve", MODEL, "--port", 0, option, "gpt-oss")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertIn("'gpt-oss' needs the token '<|start|>'", done.stderr)
 
     def test_mocks_refuse(self):
         with mock({}) as server:
