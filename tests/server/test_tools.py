@@ -3,9 +3,10 @@
 Needs llguidance (tools/get-llguidance), which also makes the model write what a test wants."""
 
 import json
+import pathlib
 import unittest
 
-from serving import SOURCE, Constrained
+from serving import SOURCE, Constrained, Server, temporary
 
 TOOLS = [
     {"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {
@@ -110,6 +111,19 @@ class Tools(Constrained):
                        {"tool_choice": NAMED, "tools": [{"type": "function", "function": {"name": "tide", "parameters": {"type": "nothing"}}}]}):  # fmt: skip
             status, answer = self.server.post("/v1/chat/completions", ASK | fields)
             self.assertEqual(status, 400, answer)
+
+
+class Found(unittest.TestCase):
+    def test_a_format_without_its_tokens(self):
+        """A template may write gpt-oss's: then calls that the model begins are read by none."""
+        with temporary() as folder:
+            template = pathlib.Path(folder) / "harmony.jinja"
+            template.write_text("{% for m in messages %}<|start|>{{ m.role }}{% if m.tool_calls %}<|channel|>commentary to=functions.{{ m.tool_calls[0].function.name }}"
+                                " <|constrain|>json<|message|>{{ m.tool_calls[0].function.arguments }}<|call|>{% else %}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}")
+            with Server("--chat-template", template) as server:
+                status, answer = server.post("/v1/chat/completions", ASK)
+                self.assertEqual((status, answer["error"]["param"]), (400, "tools"), answer)
+                self.assertIn("in no format that is known", answer["error"]["message"])
 
 
 if __name__ == "__main__":
