@@ -339,6 +339,8 @@ static void test_held_answers(void **state)
          "why", "{\"a\": \"<think><tool_call>{}</tool_call>\"}", ""},
         {T("<think>") "why" T("</think>") T("<think>") "x", "why", "<think>x", ""},
         {" " T("<think>") "x", "", " <think>x", ""},
+        {"x " T("<tool_call>") "{\"name\": \"note\", \"arguments\": {}}" T("</tool_call>"), "",
+         "x <tool_call>{\"name\": \"note\", \"arguments\": {}}</tool_call>", ""},
         {T("<think>") "why" T("</think>") "\n" T("<tool_call>") "{\"name\": \"note\", \"arguments\": {}}" T("</tool_call>") "\n" T(
              "<tool_call>") "{\"name\": \"note\", \"arguments\": {\"text\": \"" T("<think>") "\"}}" T("</"
                                                                                                       "tool_"
