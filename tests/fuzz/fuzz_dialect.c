@@ -49,6 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const cot_dialect_options options = {.calls = d,
                                          .reasoning = flags & 1 ? d : NULL,
                                          .is_opened = flags & 2,
+                                         .is_held = flags & 16,
                                          .shows_special = flags & 8,
                                          .forced_name = "f",
                                          .tools = list,
