@@ -114,6 +114,7 @@ typedef struct cot_engine_info {
     size_t eos_count;
     int kv_homes; /* ranks that hold a KV cache of their own; 1 where every rank holds its part of all pages */
     int64_t block_tokens; /* of the prefix cache, as the options say */
+    int sequences;        /* that run at once, at most */
     bool movable;         /* as the options say */
     int32_t expert_slots; /* of a rank in each MoE layer */
     int32_t

@@ -94,6 +94,7 @@ typedef struct cot_route_costs {
     double prompt_ns, token_ns; /* a prompt takes prompt_ns, and token_ns for each token that is not cached */
     double step_ns;             /* so much longer is a decode step for each request that takes part in it */
     double pages;               /* of the KV cache, in blocks of the index; 0: enough */
+    double slots;               /* requests that run at once; 0: enough */
     double alone_ns;            /* a decode step takes alone_ns, and step_ns for each request in it */
     double expert_ns;           /* so much longer is a step for each distinct expert that is called in it */
     double send_ns; /* so much longer for each rank that each token in it is sent to, beside its own */

@@ -102,6 +102,7 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->eos_count = c->eos_count;
     i->kv_homes = r->data_parallel ? i->ranks : 1;
     i->block_tokens = e->block_tokens;
+    i->sequences = (int)r->sequences;
     i->movable = e->moving.movable;
     i->expert_slots = e->layout.slots_per_rank - i->movable;
     i->transit_places = cot_runner_transit_places(&e->runner);

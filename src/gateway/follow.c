@@ -135,6 +135,7 @@ static void share_costs(cot_gateway *g)
         for (size_t t = w->first_target; t < w->first_target + w->targets; t++) {
             cot_route_book_costs(g->book, t, &own);
             learnt.pages = own.pages;
+            learnt.slots = own.slots;
             cot_route_book_set_costs(g->book, t, &learnt);
         }
     }
@@ -252,6 +253,7 @@ void cot_gateway_follow(cot_gateway_worker *w, const json_t *document)
     const size_t first = find_free(g, (size_t)ranks);
     const double pages = json_number_value(json_object_get(document, "kv_pages")) *
                          json_number_value(json_object_get(document, "page_tokens"));
+    const double slots = json_number_value(json_object_get(document, "max_num_seqs"));
     cot_error error = {0};
     if (first == COT_GATEWAY_TARGETS) {
         cot_fail(&w->why, COT_INVALID_ARGUMENT,
@@ -271,6 +273,7 @@ void cot_gateway_follow(cot_gateway_worker *w, const json_t *document)
         *t = (cot_gateway_target){.worker = w, .rank = rank, .asked_ns = INT64_MIN, .turned_ns = INT64_MIN};
         w->targets++;
         costs.pages = pages / (double)g->block_tokens;
+        costs.slots = slots / ranks; // homes that run as many each are the fastest
         cot_route_book_set_costs(g->book, first + (size_t)rank, &costs);
         cot_route_renewed(g->book, first + (size_t)rank);
         cot_route_book_set_worker(g->book, first + (size_t)rank, first);

@@ -335,13 +335,14 @@ json_t *cot_gateway_worker_json(const cot_gateway_worker *w)
         cot_route_book_costs(g->book, t, &costs);
         const cot_route_feed_figures *f = cot_route_feed_measure(g->target[t].feed);
         json_array_append_new(
-            targets, json_pack("{s:i, s:I, s:b, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "rank",
-                               g->target[t].rank, "running", (json_int_t)g->target[t].running, "breaker_open",
-                               cot_route_is_open(g->book, t, cot_now_ns()), "prompt_ns", costs.prompt_ns,
-                               "token_ns", costs.token_ns, "step_ns", costs.step_ns, "pages", costs.pages,
-                               "batches", (json_int_t)f->batches, "stored", (json_int_t)f->stored, "removed",
-                               (json_int_t)f->removed, "wrong_size", (json_int_t)f->wrong_size, "gaps",
-                               (json_int_t)f->gaps, "forgotten", (json_int_t)f->forgotten));
+            targets,
+            json_pack("{s:i, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "rank",
+                      g->target[t].rank, "running", (json_int_t)g->target[t].running, "breaker_open",
+                      cot_route_is_open(g->book, t, cot_now_ns()), "prompt_ns", costs.prompt_ns, "token_ns",
+                      costs.token_ns, "step_ns", costs.step_ns, "pages", costs.pages, "slots", costs.slots,
+                      "batches", (json_int_t)f->batches, "stored", (json_int_t)f->stored, "removed",
+                      (json_int_t)f->removed, "wrong_size", (json_int_t)f->wrong_size, "gaps",
+                      (json_int_t)f->gaps, "forgotten", (json_int_t)f->forgotten));
     }
     return json_pack(
         "{s:s, s:s, s:s, s:s*, s:b, s:b, s:s?, s:s?, s:b, s:o?, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",

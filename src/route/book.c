@@ -51,8 +51,8 @@ struct cot_route_book {
     size_t turn;       // where the next search begins
     double *free_ns;   // [targets] when the queue will be empty
     double *queued_ns; // that all that waits takes
-    double *prompt_ns, *token_ns, *step_ns, *alone_ns, *room;
-    double *tokens; // to be computed, of what waits
+    double *prompt_ns, *token_ns, *step_ns, *alone_ns, *room, *slots; // room: pages
+    double *tokens;                                                   // to be computed, of what waits
     double *blocks,
         *pages; // of prompts of all that is there; that all will have at their ends, each beginning once
     double *requests, *expected; // of all that is there: how many; tokens of their answers
@@ -75,7 +75,7 @@ struct cot_route_book {
     uint64_t answers;
 };
 
-enum { ARRAYS = 15 };
+enum { ARRAYS = 16 };
 
 cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t block_tokens,
                                cot_route_policy policy, uint64_t seed, cot_error *error)
@@ -108,13 +108,14 @@ cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t b
     }
     b->entry = entries;
     b->entry_count = 1;
-    double **const arrays[ARRAYS] = {&b->free_ns,  &b->prompt_ns, &b->token_ns, &b->step_ns,   &b->room,
-                                     &b->tokens,   &b->blocks,    &b->pages,    &b->score,     &b->queued_ns,
-                                     &b->alone_ns, &b->requests,  &b->expected, &b->expert_ns, &b->send_ns};
+    double **const arrays[ARRAYS] = {&b->free_ns,  &b->prompt_ns, &b->token_ns, &b->step_ns,
+                                     &b->room,     &b->tokens,    &b->blocks,   &b->pages,
+                                     &b->score,    &b->queued_ns, &b->alone_ns, &b->requests,
+                                     &b->expected, &b->expert_ns, &b->send_ns,  &b->slots};
     for (size_t i = 0; i < ARRAYS; i++) *arrays[i] = b->memory + i * targets;
     for (size_t t = 0; t < targets; t++) {
         b->usable[t] = true;
-        b->room[t] = HUGE_VAL;
+        b->room[t] = b->slots[t] = HUGE_VAL;
         b->in_union[t] = (uint32_t)t;
     }
     *book = b;
@@ -150,15 +151,18 @@ void cot_route_book_set_costs(cot_route_book *b, size_t target, const cot_route_
     b->expert_ns[target] = costs->expert_ns;
     b->send_ns[target] = costs->send_ns;
     b->room[target] = costs->pages > 0 ? costs->pages : HUGE_VAL;
+    b->slots[target] = costs->slots > 0 ? fmax(costs->slots, 1) : HUGE_VAL;
 }
 
 void cot_route_book_costs(const cot_route_book *b, size_t target, cot_route_costs *costs)
 {
-    const double pages = b->room[target] < HUGE_VAL ? b->room[target] : 0;
+    const double pages = b->room[target] < HUGE_VAL ? b->room[target] : 0,
+                 slots = b->slots[target] < HUGE_VAL ? b->slots[target] : 0;
     *costs = (cot_route_costs){.prompt_ns = b->prompt_ns[target],
                                .token_ns = b->token_ns[target],
                                .step_ns = b->step_ns[target],
                                .pages = pages,
+                               .slots = slots,
                                .alone_ns = b->alone_ns[target],
                                .expert_ns = b->expert_ns[target],
                                .send_ns = b->send_ns[target]};
@@ -294,18 +298,24 @@ static uint64_t beginning_of(const cot_route_book *b, const cot_route_request *r
     return counts ? cot_route_beginning(r->keys[r->depth[t] - 1], t) : 0;
 }
 
-/* Pages are released as fast as they are taken: all that are in use in the time that a request is there. */
-static double wait_for_pages(const cot_route_book *b, const cot_route_request *r, size_t t, double wanted,
-                             double now)
+/* Blocks that lack for such a request; 0 or less: none. */
+static double lacking_pages(const cot_route_book *b, const cot_route_request *r, size_t t, double wanted)
 {
-    double lacking = b->pages[t] + wanted - b->room[t];
-    if (!(lacking > 0)) return 0;
+    const double lacking = b->pages[t] + wanted - b->room[t];
+    const bool shares = lacking > 0 && cot_route_beginnings_has(&b->beginnings, beginning_of(b, r, t));
+    return shares ? lacking - r->depth[t] : lacking;
+}
+
+/* Pages, and places of requests that run, are released as fast as they are taken: all that are in use in the time that a request is there. */
+static double wait_for_room(const cot_route_book *b, const cot_route_request *r, size_t t, double wanted,
+                            double now)
+{
     if (wanted > b->room[t]) return NEVER_NS;
-    if (cot_route_beginnings_has(&b->beginnings, beginning_of(b, r, t))) lacking -= r->depth[t];
-    if (!(lacking > 0)) return 0;
-    const double token_ns = b->alone_ns[t] + b->step_ns[t] * b->requests[t],
-                 stay_ns = fmax(b->free_ns[t] - now, 0) + b->expected[t] / b->requests[t] * token_ns;
-    return stay_ns * lacking / b->pages[t];
+    const double pages = lacking_pages(b, r, t, wanted), slots = b->requests[t] + 1 - b->slots[t];
+    const double part = fmax(pages > 0 ? pages / b->pages[t] : 0, slots > 0 ? slots / b->requests[t] : 0);
+    if (!(part > 0)) return 0;
+    const double token_ns = b->alone_ns[t] + b->step_ns[t] * b->requests[t];
+    return part * (fmax(b->free_ns[t] - now, 0) + b->expected[t] / b->requests[t] * token_ns);
 }
 
 /* What a request sends from each home of a worker. */
@@ -349,7 +359,7 @@ static cot_route_terms terms_of(const cot_route_book *b, const cot_route_request
                              .prefill = b->prompt_ns[t] +
                                         b->token_ns[t] * ((double)r->tokens - cached_tokens(b, r, t)),
                              .decode = expected_tokens(b, r) * b->step_ns[t],
-                             .pages = wait_for_pages(b, r, t, final_blocks(b, r), now),
+                             .pages = wait_for_room(b, r, t, final_blocks(b, r), now),
                              .experts = cost_of_experts(b, r, t, &known)};
 }
 
@@ -361,7 +371,8 @@ static void score_all(cot_route_book *b, const cot_route_request *r, double now)
     double *restrict score = b->score;
     const double *restrict free_ns = b->free_ns, *restrict prompt_ns = b->prompt_ns,
                            *restrict token_ns = b->token_ns, *restrict step_ns = b->step_ns,
-                           *restrict pages = b->pages, *restrict room = b->room;
+                           *restrict pages = b->pages, *restrict room = b->room, *restrict slots = b->slots,
+                           *restrict requests = b->requests;
     const uint32_t *restrict depth = r->depth;
     for (size_t t = 0; t < b->targets; t++) {
         const double queue = free_ns[t] - now, cached = block * (double)(int32_t)depth[t];
@@ -369,9 +380,10 @@ static void score_all(cot_route_book *b, const cot_route_request *r, double now)
                    kv * (prompt_ns[t] + token_ns[t] * (tokens - (cached < most ? cached : most)));
     }
     int lacking = 0;
-    for (size_t t = 0; t < b->targets; t++) lacking |= pages[t] + wanted > room[t];
+    for (size_t t = 0; t < b->targets; t++)
+        lacking |= (pages[t] + wanted > room[t]) | (requests[t] + 1 > slots[t]);
     for (size_t t = 0; lacking && t < b->targets; t++) {
-        const double wait = wait_for_pages(b, r, t, wanted, now);
+        const double wait = wait_for_room(b, r, t, wanted, now);
         score[t] += wait < NEVER_NS ? load * wait : wait;
     }
 }

@@ -76,15 +76,16 @@ void cot_server_show_worker(cot_server *s, cot_http_exchange *exchange)
                                         : NULL;
     cot_server_reply_json(
         s, exchange, 200,
-        json_pack(
-            "{s:s, s:o, s:s, s:s, s:s?, s:i, s:i, s:s, s:I, s:o?, s:I, s:i, s:I, s:o?, s:o?, s:o?, s:o?}",
-            "version", cot_version(), "models", models, "architecture", info->architecture, "fingerprint",
-            info->fingerprint, "model_hash", info->model_hash ? hash : NULL, "ranks", info->ranks, "kv_homes",
-            info->homes, "attention", info->attention, "block_size", (json_int_t)info->block_tokens,
-            "hash_scheme", scheme, "kv_pages", (json_int_t)state.load.kv_pages, "page_tokens",
-            COT_SERVED_PAGE_TOKENS, "max_model_len", (json_int_t)s->model.max_model_len, "epoch",
-            epoch < 0 ? NULL : json_integer((json_int_t)epoch), "kv_events", events(s), "step_reports",
-            reports(s), "popularity", popularity(s)));
+        json_pack("{s:s, s:o, s:s, s:s, s:s?, s:i, s:i, s:s, s:I, s:o?, s:I, s:i, s:I, s:I, s:o?, s:o?, "
+                  "s:o?, s:o?}",
+                  "version", cot_version(), "models", models, "architecture", info->architecture,
+                  "fingerprint", info->fingerprint, "model_hash", info->model_hash ? hash : NULL, "ranks",
+                  info->ranks, "kv_homes", info->homes, "attention", info->attention, "block_size",
+                  (json_int_t)info->block_tokens, "hash_scheme", scheme, "kv_pages",
+                  (json_int_t)state.load.kv_pages, "page_tokens", COT_SERVED_PAGE_TOKENS, "max_model_len",
+                  (json_int_t)s->model.max_model_len, "max_num_seqs", (json_int_t)info->sequences, "epoch",
+                  epoch < 0 ? NULL : json_integer((json_int_t)epoch), "kv_events", events(s), "step_reports",
+                  reports(s), "popularity", popularity(s)));
 }
 
 /* Sets a member where there is none yet; `text` NULL: null. False: memory ran out. */

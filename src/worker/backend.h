@@ -67,6 +67,7 @@ typedef struct cot_backend_info {
     int ranks, threads;
     int homes; // ranks that hold a KV cache of their own; 1 where every rank holds its part of all pages
     int64_t block_tokens;   // of the prefix cache; 0: there is none
+    int64_t sequences;      // that run at once, at most
     int64_t vocab;          // ids are less
     int64_t context_tokens; // most tokens of a sequence
     bool constrains;        // it takes requests with a constraint

@@ -22,6 +22,7 @@ cot_backend_info cot_worker_info_of(const cot_engine *engine)
                               .threads = info->threads,
                               .homes = info->kv_homes,
                               .block_tokens = info->block_tokens,
+                              .sequences = info->sequences,
                               .vocab = info->vocab,
                               .context_tokens = cached < info->context_tokens ? cached : info->context_tokens,
                               .constrains = true,

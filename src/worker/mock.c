@@ -281,6 +281,7 @@ cot_status cot_worker_of_mock(cot_backend **backend, const cot_mock *mock, int i
                                  .threads = 1,
                                  .homes = (int)homes,
                                  .block_tokens = mock->blocks ? mock->block_tokens : 0,
+                                 .sequences = mock->sequences,
                                  .vocab = mock->vocab,
                                  .context_tokens = mock->context_tokens,
                                  .eos = &mock->eos,

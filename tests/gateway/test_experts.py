@@ -136,7 +136,7 @@ class Experts(unittest.TestCase):
     def test_homes(self):
         """Where a worker's ranks have its experts is asked for when its steps say that they have moved."""
         port = free_ports(3)
-        options = ("--ranks", 2, "--attention", "dp", "--movable", "--step-reports-endpoint", f"tcp://127.0.0.1:{port}", "--popularity-endpoint", f"tcp://127.0.0.1:{port + 1}")
+        options = ("--ranks", 2, "--attention", "dp", "--movable", "--max-num-seqs", 10, "--step-reports-endpoint", f"tcp://127.0.0.1:{port}", "--popularity-endpoint", f"tcp://127.0.0.1:{port + 1}")
         with Server(*options) as one, Router([one]) as router:
             def epoch(wanted):
                 self.ask(router, prompt(1, 100))
@@ -145,6 +145,7 @@ class Experts(unittest.TestCase):
 
             self.wait(lambda: epoch(0))
             self.assertEqual(router.workers()[0]["placement_epoch"], 0)
+            self.assertEqual([target["slots"] for target in router.workers()[0]["targets"]], [5, 5])  # requests that run at once, of each
             then = json.loads(one.get("/placement")[1])
             rows = then["physical_to_logical_map"]
             for row in rows:  # the first two experts of both ranks change their places

@@ -207,6 +207,56 @@ static void a_full_cache_is_seen(void **state)
     cot_route_book_close(book);
 }
 
+/* What is beyond those that run at once waits for one of them: it goes where there is a place, and of full ones to the one that is free first. */
+static void places_are_seen(void **state)
+{
+    (void)state;
+    enum { SLOTS = 3 };
+    const uint32_t depth[TARGETS] = {0, 0, 9, 0};
+    cot_route_book *book = open_book(COT_ROUTE_KV);
+    const cot_route_request r = request(9 * BLOCK, depth);
+    cot_route_decision d;
+    cot_route_costs costs = {.token_ns = 10, .step_ns = 2, .alone_ns = 50, .slots = SLOTS};
+    for (size_t t = 0; t < TARGETS; t++) {
+        cot_route_book_set_costs(book, t, &costs);
+        cot_route_book_set_usable(book, t, t > 1); // and 2 has the prompt
+    }
+    for (int i = 0; i < 2 * SLOTS; i++) {
+        const int64_t now = i * 10000;
+        const uint64_t number = send(book, &r, now, &d);
+        assert_int_equal(d.target, i < SLOTS ? 2 : 3);
+        assert_true(d.terms.pages == 0);
+        cot_route_began(book, number, now);
+    }
+    for (int more = 1; more < 4; more++) { // 100 tokens each, in steps of all that are there
+        const int there = SLOTS + more - 1;
+        const double stay = 100 * (50.0 + 2 * there), part = (double)more / there;
+        cot_route_weigh(book, &r, 2, SECOND, &d);
+        assert_true(fabs(d.terms.pages - stay * part) < 1e-6);
+        const uint64_t number = cot_route_assigned(book, &r, &d, SECOND);
+        cot_route_began(book, number, SECOND);
+    }
+    assert_true(cot_route_choose(book, &r, SECOND, &d)); // three wait at 2, nobody at 3
+    assert_int_equal(d.target, 3);
+    cot_route_ended(book, 1, 5, SECOND);
+    cot_route_weigh(book, &r, 2, SECOND, &d);
+    assert_true(fabs(d.terms.pages - 100 * (50.0 + 2 * 5) * 3 / 5) < 1e-6);
+    cot_route_book_set_scales(book, &(cot_route_scales){.kv = 1, .experts = 1, .load = 0});
+    assert_true(cot_route_choose(book, &r, SECOND, &d)); // who does not look at load goes to the prompt
+    assert_int_equal(d.target, 2);
+    costs.slots = 0.25; // one at the least
+    cot_route_book_set_costs(book, 3, &costs);
+    cot_route_book_costs(book, 3, &costs);
+    assert_true(costs.slots == 1);
+    costs.slots = 0;
+    cot_route_book_set_costs(book, 2, &costs);
+    cot_route_weigh(book, &r, 2, SECOND, &d);
+    assert_true(d.terms.pages == 0);
+    cot_route_book_costs(book, 2, &costs);
+    assert_true(costs.slots == 0);
+    cot_route_book_close(book);
+}
+
 /* A beginning that many requests share is in memory once, as long as one of them is there; what each has of its own counts for each. */
 static void shared_blocks_count_once(void **state)
 {
@@ -536,6 +586,7 @@ int main(void)
         cmocka_unit_test(equal_scores_are_spread),
         cmocka_unit_test(a_shared_system_prompt),
         cmocka_unit_test(a_full_cache_is_seen),
+        cmocka_unit_test(places_are_seen),
         cmocka_unit_test(shared_blocks_count_once),
         cmocka_unit_test(what_never_fits_goes_elsewhere),
         cmocka_unit_test(policies_by_hand),

@@ -233,7 +233,7 @@ class Worker(unittest.TestCase):
     """GET /worker: what a router needs to know."""
 
     def test_of_an_engine(self):
-        with Server("--ranks", 2) as server:
+        with Server("--ranks", 2, "--max-num-seqs", 5) as server:
             status, body = server.get("/worker")
             worker = json.loads(body)
             version = json.loads(server.get("/version")[1])
@@ -242,6 +242,7 @@ class Worker(unittest.TestCase):
             self.assertEqual((worker["fingerprint"], worker["version"]), (version["fingerprint"], version["version"]))
             self.assertEqual((worker["block_size"], worker["hash_scheme"]), (16, {"hash": "xxh3-64", "seed": 1337, "chained": True}))
             self.assertEqual(worker["max_model_len"], json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"])
+            self.assertEqual(worker["max_num_seqs"], 5)
             self.assertEqual((worker["epoch"], worker["kv_events"], worker["step_reports"]), (0, None, None))
             self.assertRegex(worker["model_hash"], "^[0-9a-f]{16}$")
             self.assertGreater(worker["kv_pages"] * worker["page_tokens"], 0)
@@ -260,7 +261,7 @@ class Worker(unittest.TestCase):
                 again = [f"tcp://127.0.0.1:{ports + 6 + 2 * i + rank}" for rank in range(2)]
                 self.assertEqual(worker["kv_events"], {"endpoints": at, "replay_endpoints": again, "topic": "kv", "snapshot": "/kv_events/snapshot"})
                 self.assertEqual(worker["step_reports"], {"endpoint": f"tcp://*:{ports + 12 + i}", "topic": "steps"})
-                self.assertEqual((worker["ranks"], worker["epoch"], worker["model_hash"]), (2, None, None))
+                self.assertEqual((worker["ranks"], worker["epoch"], worker["model_hash"], worker["max_num_seqs"]), (2, None, None, 64))
                 server.worker(i).complete("x" * 40, max_tokens=1)
                 status, snapshot = server.worker(i).get("/kv_events/snapshot")
                 self.assertEqual((status, snapshot.count(b"BlockStored")), (200, 1))
