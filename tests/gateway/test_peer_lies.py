@@ -132,8 +132,12 @@ class Lies(unittest.TestCase):
                 liar.alive()
                 liar.assigned(liar.number + 100, worker)
                 self.wait(lambda: self.peer(router, "requests_running") == 1)
-                liar.alive(**change)
-                self.wait(lambda: self.peer(router, "up") == 0)
+
+                def unheard():  # though it is not silent
+                    liar.alive(**change)
+                    return self.peer(router, "up") == 0
+
+                self.wait(unheard)
                 self.assertEqual(self.peer(router, "requests_running"), 0)
                 router.must_say(said)
                 liar.assigned(liar.number + 100, worker)
@@ -146,7 +150,12 @@ class Lies(unittest.TestCase):
                 self.assertEqual(self.peer(router, "requests_running"), 0)
             ignored, liar.number = self.peer(router, "ignored_total"), 0
             liar.assigned(1, worker)  # numbers begin anew: another router's, which has not said what it is
-            self.wait(lambda: self.peer(router, "up") == 0)
+
+            def unknown():
+                liar.tell("began", 99)
+                return self.peer(router, "up") == 0
+
+            self.wait(unknown)
             self.assertEqual((self.peer(router, "ignored_total"), self.peer(router, "requests_running")), (ignored, 0))
             stream(router, "/v1/completions", {"prompt": [1] * 32, "max_tokens": 2})
 

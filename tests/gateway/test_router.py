@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import tempfile
@@ -330,6 +331,20 @@ class Choosing(unittest.TestCase):
                     self.assertGreater(len(set(seen)), 1)
                     if policy == "round-robin":
                         self.assertEqual(sorted(seen.count(w) for w in set(seen)), [4, 4, 4])
+
+    def test_a_full_window(self):
+        """More than can be assigned together come at once: a router that was stopped finds them all."""
+        with mocks(3) as servers, Router(servers, "--batch-window", 10) as router, contextlib.ExitStack() as stack:
+            connections = [stack.enter_context(contextlib.closing(router.connect())) for _ in range(150)]
+            for connection in connections:
+                connection.connect()
+            os.killpg(router.process.pid, signal.SIGSTOP)
+            for number, connection in enumerate(connections):
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": [number % 4] * 64, "max_tokens": 3, "ignore_eos": True}), {"Content-Type": "application/json"})
+            os.killpg(router.process.pid, signal.SIGCONT)
+            answers = [connection.getresponse() for connection in connections]
+            self.assertEqual({answer.status for answer in answers}, {200})
+            self.assertEqual(router.figure("coterie:router_requests_total"), 150)
 
     def test_a_window(self):
         """Those that come within it are assigned together: all are answered, but for those that leave before it ends."""

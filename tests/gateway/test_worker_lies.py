@@ -22,6 +22,7 @@ import zmq  # noqa: E402
 
 BLOCK, LAYERS, EXPERTS = 16, 2, 5
 PROMPT = [3 + i for i in range(2 * BLOCK)]
+ANOTHER = [400 + i for i in range(2 * BLOCK)]
 
 
 def answer(handler):
@@ -38,6 +39,7 @@ def signature(*cells):
 
 
 GOOD = signature((7, 64), (0, 32))
+OTHER = signature((3, 64), (1, 32))  # as many calls in all
 
 
 class Liar(Engine):
@@ -46,13 +48,14 @@ class Liar(Engine):
     def __init__(self, context, **document):
         self.sockets, self.number = {}, {}
         ends = {}
-        for topic in ("popularity", "kv"):
+        for topic in ("popularity", "kv", "steps"):
             self.sockets[topic] = context.socket(zmq.PUB)
             self.number[topic] = 0
             ends[topic] = f"tcp://127.0.0.1:{self.sockets[topic].bind_to_random_port('tcp://127.0.0.1')}"
         popularity = {"endpoint": ends["popularity"], "topic": "popularity", "layers": LAYERS, "experts": EXPERTS, "cells": LAYERS * EXPERTS, "layers_every": 1}
         said = {"models": ["other"], "fingerprint": "f", "block_size": BLOCK, "model_hash": "h", "kv_homes": 1, "popularity": popularity,
-                "kv_events": {"endpoints": [ends["kv"]], "topic": "kv"}}
+                "kv_events": {"endpoints": [ends["kv"]], "topic": "kv"},
+                "step_reports": {"endpoint": ends["steps"], "topic": "steps"}}
         super().__init__(answer, document=said | document)
 
     @property
@@ -66,6 +69,10 @@ class Liar(Engine):
 
     def tell(self, block, prompt=GOOD, reply=b""):
         self.publish("popularity", {"request": [0, 0, block, prompt, reply]})
+
+    def step(self, requests, experts):
+        """Of which a distinct expert took 1 us."""
+        self.publish("steps", {"tokens": requests, "prompt_tokens": 0, "observed_ns": 50000 + 2000 * requests + 1000 * experts, "ranks": [{"distinct_experts": experts}]})
 
     def store(self, names, ids, size, group=0):
         stored = {"type": "BlockStored", "block_hashes": names, "parent_block_hash": None, "token_ids": ids, "block_size": size, "group_idx": group}
@@ -91,7 +98,7 @@ class Lies(unittest.TestCase):
                 return float(line.rsplit(" ", 1)[1])
         raise AssertionError(name)
 
-    def blocks_of_prompt(self, router, end):
+    def blocks_of(self, prompt, router, end):
         """What the router calls the prompt's blocks, as it tells its peers; its worker is taken to hold them then."""
         socket = self.context.socket(zmq.SUB)
         socket.connect(end)
@@ -108,7 +115,7 @@ class Lies(unittest.TestCase):
         deadline = time.monotonic() + SECONDS
         while not found:
             self.assertLess(time.monotonic(), deadline)
-            self.assertEqual(router.send("POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 1})[0], 200)
+            self.assertEqual(router.send("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1})[0], 200)
             time.sleep(0.05)
             found = heard()
         self.assertEqual(len(found), 2)
@@ -117,13 +124,14 @@ class Lies(unittest.TestCase):
     def test_signatures(self):
         end = f"tcp://127.0.0.1:{free_ports(1)}"
         with Liar(self.context) as worker, Liar(self.context, model_hash="i") as stranger, Router([url(worker)], "--peer-endpoint", end) as router:
-            known = self.blocks_of_prompt(router, end)[-1]
+            known = self.blocks_of(PROMPT, router, end)[-1]
             # the stranger comes second: signatures are of the first one's model
             self.assertEqual(router.send("POST", "/workers", {"url": url(stranger)})[0], 200)
             self.wait(lambda: sum(w["state"] == "up" for w in router.workers()) == 2)
             self.wait(lambda: self.of(router, worker, "signatures_total") > 0, lambda: worker.tell(known))
             self.wait(lambda: self.of(router, stranger, "signatures_total") > 0, lambda: stranger.tell(known))
-            time.sleep(0.3)  # what is on its way comes
+            stranger.publish("popularity", {"home": [0, 4.0, bytes(4)]})  # what it tells of its homes is no signature
+            time.sleep(0.5)  # what is on its way comes
             self.assertEqual(router.figure("coterie:router_signature_blocks"), 2)
             self.assertEqual(self.of(router, worker, "ignored_signatures_total"), 0)
             self.assertEqual(self.of(router, stranger, "ignored_signatures_total"), self.of(router, stranger, "signatures_total"))
@@ -164,6 +172,48 @@ class Lies(unittest.TestCase):
             self.assertEqual((heat["worker"], heat["shares"]), (worker.name, ["ff0000ff00", "4080bfffff"]))
             self.assertEqual(self.of(router, worker, "ignored_signatures_total"), len(lies))
             self.assertEqual(router.send("POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 1})[0], 200)
+
+    def test_what_peers_send_is_foretold(self):
+        """Experts of what another router sends are known as those of a router's own requests; and what is usual is what workers told."""
+        end, beside = (f"tcp://127.0.0.1:{free_ports(1)}" for _ in range(2))
+        peer = self.context.socket(zmq.PUB)
+        peer.bind(beside)
+        told = 0
+
+        def tell(*message):
+            nonlocal told
+            peer.send_multipart([b"router", told.to_bytes(8, "big"), msgspec.msgpack.encode(message)])
+            told += 1
+
+        with Liar(self.context) as one, Liar(self.context) as two, Router([url(one), url(two)], "--peer-endpoint", end, "--peers", beside) as router:
+            keys, others = (self.blocks_of(prompt, router, end) for prompt in (PROMPT, ANOTHER))
+
+            def experts():
+                """What the prompt's experts cost at both, in us, to a whole one."""
+                self.assertEqual(router.send("POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 100})[0], 200)
+                decision = json.loads(router.get("/decisions")[1])["decisions"][0]
+                return [round(next(t["experts_ns"] for t in decision["targets"] if t["worker"] == w.name) / 1000) for w in (one, two)]
+
+            def teach():
+                for k in range(60):
+                    one.step(1 + k % 4, 5 + (7 * k) % 11)
+                one.tell(keys[-1])
+                one.tell(others[-1], OTHER)
+
+            self.wait(lambda: router.workers()[0]["targets"][0]["step_ns"] != 100000 and self.of(router, one, "signatures_total") > 0, teach)
+            # it calls as much as what is usual: where nothing runs it costs the same
+            self.wait(lambda: experts() == [0, 0])
+
+            def alive(*ids):
+                tell("alive", 7, BLOCK, "other", b"".join(i.to_bytes(8, "little") for i in ids))
+                return router.figure("coterie:router_peer_up") == 1
+
+            self.wait(alive)
+            tell("assigned", 1, url(two), 0, 2 * BLOCK, 0, 50, struct.pack("<2Q", *keys))
+            self.wait(lambda: router.figure("coterie:router_peer_requests_running") == 1)
+            here, there = experts()  # what runs at the second calls what it calls
+            self.assertEqual(here, 0)
+            self.assertLess(there, -20)
 
     def test_groups_of_other_sizes(self):
         with Liar(self.context) as worker, Router([url(worker)]) as router:

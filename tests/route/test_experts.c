@@ -509,13 +509,13 @@ static void scales_and_the_best(void **state)
                                  &(cot_route_costs){.token_ns = 1, .step_ns = (double)t, .expert_ns = 100});
     cot_route_decision d;
     send_to(book, &a, 7);
-    send_to(book, &a, 9);
-    send_to(book, &a, 9);
-    cot_route_began(book, 1, 0);
-    cot_route_began(book, 2, 0);
-    cot_route_began(book, 3, 0);
+    for (size_t t = 8; t < 10; t++) {
+        send_to(book, &a, t);
+        send_to(book, &a, t);
+    }
+    for (uint64_t number = 1; number <= 5; number++) cot_route_began(book, number, 0);
     assert_true(cot_route_choose(book, &a, 0, &d));
-    assert_int_equal(d.target, 7); // the eighth; nine has more in common, and is the tenth
+    assert_int_equal(d.target, 7); // the eighth; those behind it have more in common
     cot_route_book_set_scales(book, &(cot_route_scales){.kv = 1, .experts = 0, .load = 1});
     assert_true(cot_route_choose(book, &a, 0, &d));
     assert_int_equal(d.target, 0);
