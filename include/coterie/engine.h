@@ -124,9 +124,10 @@ typedef struct cot_engine_info {
 const cot_engine_info *cot_engine_describe(const cot_engine *engine);
 
 /* A token's chance, as cot_sampled tells it, of `token` in a row of logits [vocab], finite ones, as on_logits shows it; *out is filled but for `ends`. `top`
- * has room for k, at most COT_MAX_LOGPROBS; out->top points there. Thread-safe; allocates nothing. */
-void cot_logprobs_of(const float *logits, int64_t vocab, int32_t token, size_t k, cot_sampled *out,
-                     cot_logprob *top);
+ * has room for k: of the likeliest, at most COT_MAX_LOGPROBS, or, where `of` is not NULL, of these tokens [k]; out->top points there.
+ * Thread-safe; allocates nothing. */
+void cot_logprobs_of(const float *logits, int64_t vocab, int32_t token, const int32_t *of, size_t k,
+                     cot_sampled *out, cot_logprob *top);
 
 /* What happens to a request, told on the caller's thread during cot_engine_step, cot_engine_run or
  * cot_engine_cancel. Any may be NULL. `request` is what cot_engine_submit called it, or its index in the array of

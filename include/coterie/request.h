@@ -12,7 +12,7 @@ extern "C" {
 
 struct cot_constraint; /* coterie/constraint.h */
 
-enum { COT_MAX_BIAS = 1024, COT_MAX_STOP_TOKENS = 64, COT_MAX_LOGPROBS = 20 };
+enum { COT_MAX_BIAS = 1024, COT_MAX_STOP_TOKENS = 64, COT_MAX_LOGPROBS = 20, COT_MAX_LOGPROB_TOKENS = 128 };
 /* Of a request that may be held by any rank. */
 enum { COT_HOME_ANY = -1 };
 
@@ -75,6 +75,10 @@ typedef struct cot_request {
     int64_t output_tokens;
     /* 0 to COT_MAX_LOGPROBS: on_sampled tells the chances of the token and of so many of the likeliest. Default -1: none. */
     int32_t logprobs;
+    /* With logprobs 0 or more: on_sampled tells the chances of these tokens, in this order, in place of the likeliest; at most
+     * COT_MAX_LOGPROB_TOKENS. Default none. */
+    const int32_t *logprob_tokens;
+    size_t logprob_count;
     /* Only requests of equal bytes here share what they begin with. Default none. */
     const void *cache_salt;
     size_t cache_salt_bytes;
@@ -101,7 +105,7 @@ typedef struct cot_sampled {
     /* With the request's logprobs >= 0, else 0 and NULL: */
     float logprob;
     int32_t rank;           /* 1 + how many tokens are likelier */
-    const cot_logprob *top; /* [top_count] the likeliest, best first, then by number */
+    const cot_logprob *top; /* [top_count] the likeliest, best first, then by number; or logprob_tokens */
     size_t top_count;
 } cot_sampled;
 

@@ -616,6 +616,8 @@ class Request(Structure):
         ("sampling", Sampling),
         ("output_tokens", c_int64),
         ("logprobs", c_int32),
+        ("logprob_tokens", Ints),
+        ("logprob_count", c_size_t),
         ("cache_salt", c_void_p),
         ("cache_salt_bytes", c_size_t),
         ("constraint", c_void_p),

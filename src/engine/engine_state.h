@@ -22,7 +22,7 @@ typedef struct cot_ranks {
     cot_sampler sampler;
     cot_masks masks;
     cot_executor_span *came; // [sequences] by span
-    cot_logprob *top;        // [sequences][COT_MAX_LOGPROBS] by span
+    cot_logprob *top;        // [sequences][COT_MAX_LOGPROB_TOKENS] by span
     uint16_t *token_experts; // [MoE layers][K] of one token
     float *token_weights;
     bool *touched;                           // [E]

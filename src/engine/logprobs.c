@@ -14,10 +14,10 @@ static size_t insert(cot_logprob *top, size_t count, size_t k, int32_t token, fl
     return count;
 }
 
-void cot_logprobs_of(const float *logits, int64_t vocab, int32_t token, size_t k, cot_sampled *out,
-                     cot_logprob *top)
+void cot_logprobs_of(const float *logits, int64_t vocab, int32_t token, const int32_t *of, size_t k,
+                     cot_sampled *out, cot_logprob *top)
 {
-    assert(k <= COT_MAX_LOGPROBS && token >= 0 && token < vocab);
+    assert((of || k <= COT_MAX_LOGPROBS) && token >= 0 && token < vocab);
     const float own = logits[token];
     float best = logits[0];
     for (int64_t t = 1; t < vocab; t++) best = logits[t] > best ? logits[t] : best;
@@ -27,8 +27,9 @@ void cot_logprobs_of(const float *logits, int64_t vocab, int32_t token, size_t k
     for (int64_t t = 0; t < vocab; t++) {
         sum += exp((double)logits[t] - (double)best);
         rank += logits[t] > own;
-        count = insert(top, count, k, (int32_t)t, logits[t]); // until the sum is known, of logits
+        if (!of) count = insert(top, count, k, (int32_t)t, logits[t]); // until the sum is known, of logits
     }
+    for (; of && count < k; count++) top[count] = (cot_logprob){of[count], logits[of[count]]};
     const double offset = (double)best + log(sum);
     for (size_t i = 0; i < count; i++) top[i].logprob = (float)((double)top[i].logprob - offset);
     out->token = token;

@@ -85,9 +85,10 @@ static cot_request_state *enqueue(cot_loop *l, const cot_request *request, int h
 {
     const cot_sampling *sampling = &request->sampling;
     const size_t biases = request->forced ? 0 : sampling->bias_count,
-                 stops = request->forced ? 0 : sampling->stop_count;
+                 stops = request->forced ? 0 : sampling->stop_count,
+                 told = request->forced || request->logprobs < 0 ? 0 : request->logprob_count;
     cot_request_state *r = cot_scheduler_submit(&l->scheduler, request, limit_of(l, request), home,
-                                                sizeof(cot_loop_request) + (2 * biases + stops) * 4 +
+                                                sizeof(cot_loop_request) + (2 * biases + stops + told) * 4 +
                                                     cot_profile_bytes(&l->profiles));
     if (!r) {
         cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a request");
@@ -98,11 +99,13 @@ static cot_request_state *enqueue(cot_loop *l, const cot_request *request, int h
                               .events = *events,
                               .sampling = request->sampling,
                               .logprobs = request->logprobs,
+                              .logprob_count = told,
                               .constraint = request->constraint};
     void *end = own + 1;
     own->sampling.bias_tokens = keep(&end, sampling->bias_tokens, biases);
     own->sampling.bias = keep(&end, sampling->bias, biases);
     own->sampling.stop_tokens = keep(&end, sampling->stop_tokens, stops);
+    if (told) own->logprob_tokens = keep(&end, request->logprob_tokens, told);
     cot_profile_begin(&own->profile, &l->profiles, end);
     return r;
 }

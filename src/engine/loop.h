@@ -12,6 +12,8 @@ typedef struct cot_loop_request {
     cot_events events;
     cot_sampling sampling;
     int32_t logprobs;
+    const int32_t *logprob_tokens; // [logprob_count]; NULL: the likeliest are told
+    size_t logprob_count;
     struct cot_constraint *constraint; // NULL: none
     int64_t constrained;               // tokens of the text that it was told of
     cot_profile profile;

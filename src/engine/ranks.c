@@ -32,6 +32,12 @@ static cot_status check_sampling(const cot_engine *e, const cot_request *r, cot_
     if (status == COT_OK && (r->logprobs < -1 || r->logprobs > COT_MAX_LOGPROBS))
         status = cot_fail(error, COT_INVALID_ARGUMENT, "logprobs %d is not in [-1, %d]", (int)r->logprobs,
                           COT_MAX_LOGPROBS);
+    if (status == COT_OK && r->logprob_count > COT_MAX_LOGPROB_TOKENS)
+        status =
+            cot_fail(error, COT_INVALID_ARGUMENT, "chances of %zu tokens are asked for, at most %d may be",
+                     r->logprob_count, COT_MAX_LOGPROB_TOKENS);
+    if (status == COT_OK)
+        status = check_tokens(e, "token of chances", r->logprob_tokens, (int64_t)r->logprob_count, error);
     return status;
 }
 
@@ -71,7 +77,9 @@ static void draw(cot_ranks *ranks, const cot_config *c, const cot_request_state 
     const bool eos = !own->sampling.ignore_eos && ends_text(c, token);
     came->sampled = (cot_sampled){.token = token};
     if (own->logprobs >= 0 && own->events.on_sampled)
-        cot_logprobs_of(logits, s->vocab, token, (size_t)own->logprobs, &came->sampled, top);
+        cot_logprobs_of(logits, s->vocab, token, own->logprob_tokens,
+                        own->logprob_tokens ? own->logprob_count : (size_t)own->logprobs, &came->sampled,
+                        top);
     came->sampled.ends = eos || cot_sampler_stops(&own->sampling, token);
     came->finish = eos ? COT_FINISH_EOS : COT_FINISH_STOP;
 }
@@ -93,7 +101,7 @@ static void draw_all(cot_engine *e, const cot_step *step, cot_request_state *con
         came->stuck = !cot_masks_get(&ranks->masks, i, &mask);
         if (!came->stuck)
             draw(ranks, e->config, r, logits - e->config->vocab, mask, came,
-                 ranks->top + i * COT_MAX_LOGPROBS);
+                 ranks->top + i * COT_MAX_LOGPROB_TOKENS);
     }
 }
 
@@ -232,7 +240,7 @@ cot_status cot_ranks_open(cot_executor *executor, cot_engine *e, cot_error *erro
                        c->eos_count,
                        NULL};
     ranks->came = calloc(spans, sizeof *ranks->came);
-    ranks->top = calloc(spans * COT_MAX_LOGPROBS, sizeof *ranks->top);
+    ranks->top = calloc(spans * COT_MAX_LOGPROB_TOKENS, sizeof *ranks->top);
     ranks->token_experts = calloc(routed, sizeof *ranks->token_experts);
     ranks->token_weights = calloc(routed, sizeof *ranks->token_weights);
     ranks->touched = calloc((size_t)c->gate.experts + 1, sizeof *ranks->touched);

@@ -200,7 +200,6 @@ static const struct refused {
     // vLLM's
     {"repetition_detection", BOTH, NULL},
     {"vllm_xargs", BOTH, NULL},
-    {"logprob_token_ids", BOTH, NULL},
     // llama.cpp's
     {"n_probs", BOTH, says_zero},
     {"typical_p", BOTH, says_one},
@@ -264,7 +263,8 @@ static const struct known {
            "ignore_eos "
            "skip_special_tokens truncate_prompt_tokens echo return_token_ids cache_salt continue_token_ids "
            "response_format structured_outputs json_schema regex ebnf grammar "
-           "n_predict repeat_penalty repeat_last_n truncation_side return_tokens_as_token_ids verbosity "
+           "n_predict repeat_penalty repeat_last_n truncation_side return_tokens_as_token_ids "
+           "logprob_token_ids verbosity "
            // of samplers that are refused where they are on
            "mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers "
            "xtc_threshold dynatemp_exponent "},

@@ -245,6 +245,21 @@ static bool read_max_tokens(cot_api_request *r, cot_api_error *error)
            cot_api_get_integer(&r->max_tokens, r->json, "max_completion_tokens", least, INT32_MAX, error);
 }
 
+/* The tokens whose chances are told in place of the likeliest. */
+static bool read_logprob_tokens(cot_api_request *r, int64_t vocab, cot_api_error *error)
+{
+    static const char name[] = "logprob_token_ids";
+    const json_t *ids = cot_api_get(r->json, name);
+    if (!ids || (json_is_array(ids) && !json_array_size(ids))) return true;
+    if (json_array_size(ids) > COT_MAX_LOGPROB_TOKENS)
+        return cot_api_fail(error, 400, "invalid_value", name, "'%s' holds %zu ids, at most %d may be", name,
+                            json_array_size(ids), COT_MAX_LOGPROB_TOKENS);
+    if (!cot_api_read_ids(&r->logprob_tokens, ids, name, vocab, error)) return false;
+    if (r->logprobs >= 0) return true;
+    return cot_api_fail(error, 400, "invalid_value", name, "'%s' goes with 'logprobs'%s", name,
+                        r->kind == COT_API_CHAT ? ": true" : "");
+}
+
 static bool read_logprobs(cot_api_request *r, cot_api_error *error)
 {
     if (r->kind == COT_API_COMPLETION)
@@ -415,7 +430,8 @@ static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *er
 {
     if (!read_sides(r, error) || !read_stream_options(r, error) || !read_stops(r, error) ||
         !read_bias(r, vocab, error) || !read_max_tokens(r, error) || !read_logprobs(r, error) ||
-        !cot_api_read_constraint(r, error) || (r->kind == COT_API_CHAT && !cot_api_read_tools(r, error)))
+        !read_logprob_tokens(r, vocab, error) || !cot_api_read_constraint(r, error) ||
+        (r->kind == COT_API_CHAT && !cot_api_read_tools(r, error)))
         return false;
     if (r->echo && r->kind == COT_API_CHAT)
         return cot_api_fail(error, 400, "unsupported_parameter", "echo",
@@ -478,6 +494,7 @@ void cot_api_request_clear(cot_api_request *r)
     free(r->continued);
     free(r->stop_tokens.ids);
     free(r->bias_tokens.ids);
+    free(r->logprob_tokens.ids);
     free(r->bias);
     free(r->stops);
     free(r->detokenize.ids);

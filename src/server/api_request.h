@@ -84,9 +84,9 @@ typedef struct cot_api_request {
     bool seeded;                    // a seed was given; else one is drawn
     cot_sampling
         sampling; // its arrays point below; max_tokens is filled in when the prompt's length is known
-    cot_api_ids stop_tokens, bias_tokens;
-    float *bias;        // [bias_tokens.count]
-    const char **stops; // [stop_count]
+    cot_api_ids stop_tokens, bias_tokens, logprob_tokens; // of the last the chances are told, if any are
+    float *bias;                                          // [bias_tokens.count]
+    const char **stops;                                   // [stop_count]
     size_t stop_count;
     cot_api_constraint constraint;
     cot_api_tools tools;

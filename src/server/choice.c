@@ -154,6 +154,8 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
     q->sampling.seed = seed;
     q->sampling.stream = (uint32_t)of_prompt;
     q->logprobs = (int32_t)r->logprobs;
+    q->logprob_tokens = r->logprob_tokens.ids;
+    q->logprob_count = r->logprob_tokens.count;
     cot_error reason;
     if (r->constraint.compiled &&
         cot_constraint_copy(&q->constraint, r->constraint.compiled, &reason) != COT_OK)
@@ -179,7 +181,8 @@ size_t cot_choice_bytes(const cot_api_request *r, size_t prompt)
 {
     // ids twice, here and in the engine; text, of calls as it came and as it is told; chances as JSON, of which a token has some 200 bytes each
     const size_t output = (size_t)r->max_tokens, in = r->prompts[prompt].tokens.count;
-    const size_t chances = r->logprobs < 0 ? 0 : 200 * ((size_t)r->logprobs + 1);
+    const size_t told = r->logprob_tokens.count ? r->logprob_tokens.count : (size_t)r->logprobs;
+    const size_t chances = r->logprobs < 0 ? 0 : 200 * (told + 1);
     return 2 * sizeof(int32_t) * (in + output) + (r->stream ? 0 : (16 + chances) * output) +
            (r->echo ? (8 + chances) * in : 0) + (r->tools.list ? 32 * output : 0) + 4096;
 }

@@ -77,7 +77,11 @@ static cot_sampled sampled_of(const cot_mock_worker *b, const cot_request *r, in
     sampled.logprob = -1;
     sampled.rank = 1;
     sampled.top = top;
-    for (; sampled.top_count < (size_t)r->logprobs; sampled.top_count++)
+    for (; sampled.top_count < r->logprob_count; sampled.top_count++) {
+        const int32_t asked = r->logprob_tokens[sampled.top_count];
+        top[sampled.top_count] = (cot_logprob){asked, asked == token ? -1 : -2};
+    }
+    for (; !r->logprob_count && sampled.top_count < (size_t)r->logprobs; sampled.top_count++)
         top[sampled.top_count] = (cot_logprob){
             (int32_t)((token + (int64_t)sampled.top_count) % b->mock->vocab), -1 - (float)sampled.top_count};
     return sampled;
@@ -105,7 +109,7 @@ static void add_text(cot_buffer *all, cot_mock_job *m, const cot_job_event *e, b
 static void tell_prompt(const cot_mock_worker *b, const cot_mock_job *m)
 {
     const cot_request *r = &m->job->request;
-    cot_logprob top[COT_MAX_LOGPROBS];
+    cot_logprob top[COT_MAX_LOGPROB_TOKENS];
     for (int64_t i = 1; i < r->prompt_tokens && r->all_logits; i++) {
         cot_job_event event = {.kind = COT_JOB_PROMPT_TOKEN, .sampled = sampled_of(b, r, r->prompt[i], top)};
         cot_mock_tell(b, m, &event);
@@ -133,7 +137,7 @@ bool cot_mock_tell_token(cot_mock_worker *b, cot_mock_job *m)
 {
     const cot_request *r = &m->job->request;
     const int64_t place = r->output_tokens + m->told_count;
-    cot_logprob top[COT_MAX_LOGPROBS];
+    cot_logprob top[COT_MAX_LOGPROB_TOKENS];
     cot_error error = {0};
     cot_buffer text = {0};
     cot_job_event e = {.kind = COT_JOB_TOKEN, .stopped_by = -1};

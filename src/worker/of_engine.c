@@ -84,10 +84,13 @@ static void on_logits(void *context, uint64_t request, int64_t position, const f
     cot_worker_engine *b = job->backend;
     (void)request;
     if (position + 1 >= job->request.prompt_tokens || job->error.status != COT_OK) return;
-    cot_logprob top[COT_MAX_LOGPROBS];
+    const cot_request *r = &job->request;
+    cot_logprob top[COT_MAX_LOGPROB_TOKENS];
     cot_sampled sampled = {0};
     const int32_t next = job->request.prompt[position + 1];
-    cot_logprobs_of(logits, b->info.vocab, next, (size_t)job->request.logprobs, &sampled, top);
+    const size_t told = r->logprob_count ? r->logprob_count : (size_t)r->logprobs;
+    cot_logprobs_of(logits, b->info.vocab, next, r->logprob_count ? r->logprob_tokens : NULL, told, &sampled,
+                    top);
     cot_record *record = cot_records_add(&b->step, job, COT_JOB_PROMPT_TOKEN);
     if (!record || !cot_records_set_sampled(&b->step, record, &sampled)) fail_for_memory(job);
 }

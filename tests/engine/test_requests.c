@@ -11,6 +11,7 @@
 
 #include "engine/engine_state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,11 +139,47 @@ static void chances_are_of_the_models_logits(void **state)
         for (int64_t i = 0; i < t.sampled; i++) {
             cot_sampled wanted = {0};
             cot_logprob top[COT_MAX_LOGPROBS];
-            if (k >= 0) cot_logprobs_of(t.logits[i], VOCAB, t.sample[i].token, (size_t)k, &wanted, top);
+            if (k >= 0) cot_logprobs_of(t.logits[i], VOCAB, t.sample[i].token, NULL, (size_t)k, &wanted, top);
             assert_true(t.sample[i].logprob == wanted.logprob);
             assert_int_equal(t.sample[i].rank, wanted.rank);
             assert_int_equal(t.sample[i].top_count, wanted.top_count);
             if (k > 0) assert_memory_equal(t.top[i], top, wanted.top_count * sizeof *top);
+        }
+    }
+    free(ids);
+    cot_engine_close(engine);
+}
+
+/* Chances of given tokens, which the engine keeps a copy of; logits and the draw are the same as without. */
+static void chances_of_given_tokens(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    cot_engine *engine = open_random("2", &(struct setting){.ranks = 1});
+    int32_t *ids = drawn_ids(PROMPT, VOCAB, &seed), of[] = {VOCAB - 1, 0, 7, 7};
+    enum { OF = sizeof of / sizeof *of };
+    cot_request r = drawn(ids, &seed);
+    r.all_logits = true;
+    r.logprobs = 3;
+    const struct told plain = run(engine, &r);
+    static struct told t;
+    t = (struct told){0};
+    r.logprob_tokens = of;
+    r.logprob_count = OF;
+    submit(engine, &t, &r);
+    memset(of, 0xff, sizeof of);
+    must_finish(engine);
+    const int32_t wanted[OF] = {VOCAB - 1, 0, 7, 7};
+    assert_int_equal(t.tokens, plain.tokens);
+    assert_true(t.sampled > 0);
+    assert_memory_equal(t.token, plain.token, (size_t)t.tokens * sizeof *t.token);
+    for (int64_t i = 0; i < t.sampled; i++) {
+        assert_int_equal(t.sample[i].top_count, OF);
+        assert_true(t.sample[i].logprob == plain.sample[i].logprob);
+        for (int k = 0; k < OF; k++) {
+            const double apart = (double)t.logits[i][wanted[k]] - (double)t.logits[i][t.sample[i].token];
+            assert_int_equal(t.top[i][k].token, wanted[k]);
+            assert_true(fabs((double)t.top[i][k].logprob - (double)t.sample[i].logprob - apart) < 1e-4);
         }
     }
     free(ids);
@@ -354,12 +391,16 @@ static void bad_requests_are_named(void **state)
         {"-1 of the prompt's 9", {.output_tokens = -1}},
         {"biased token 1 is 61", {.sampling = {.bias_tokens = beyond, .bias = bias, .bias_count = 2}}},
         {"biased token 0 is -1", {.sampling = {.bias_tokens = below, .bias = bias, .bias_count = 1}}},
+        {"token of chances 1 is 61", {.logprob_tokens = beyond, .logprob_count = 2}},
+        {"chances of 129 tokens", {.logprob_tokens = beyond, .logprob_count = 129}},
         {"stop token 0 is -1", {.sampling = {.stop_tokens = below, .stop_count = 1}}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_request r = generating_from(ids, PROMPT, 5);
         const cot_request *b = &bad[i].request;
         r.logprobs = b->logprobs;
+        r.logprob_tokens = b->logprob_tokens;
+        r.logprob_count = b->logprob_count;
         r.output_tokens = b->output_tokens;
         r.sampling.bias_tokens = b->sampling.bias_tokens;
         r.sampling.bias = b->sampling.bias;
@@ -510,6 +551,7 @@ int main(void)
         cmocka_unit_test(a_request_waits_for_another),
         cmocka_unit_test(who_starts_over_tells_nothing_twice),
         cmocka_unit_test(bad_requests_are_named),
+        cmocka_unit_test(chances_of_given_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

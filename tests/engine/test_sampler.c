@@ -544,7 +544,7 @@ static void chances_of_tokens(void **state)
         cot_logprob top[COT_MAX_LOGPROBS];
         memset(&s, 0xff, sizeof s);
         memset(top, 0xff, sizeof top);
-        cot_logprobs_of(logits, vocab, token, k, &s, top);
+        cot_logprobs_of(logits, vocab, token, NULL, k, &s, top);
         assert_int_equal(s.token, token);
         assert_int_equal(s.rank, rank);
         assert_int_equal(s.top_count, (int64_t)k < vocab ? (int64_t)k : vocab);
@@ -557,6 +557,20 @@ static void chances_of_tokens(void **state)
             assert_true(fabsl((long double)top[i].logprob - chance) <= 1e-6L * (1 + fabsl(chance)));
         }
         for (size_t i = s.top_count; i < COT_MAX_LOGPROBS; i++) assert_int_equal(top[i].token, -1);
+        int32_t of[COT_MAX_LOGPROB_TOKENS]; // these tokens, some of them twice, in this order
+        cot_logprob told[COT_MAX_LOGPROB_TOKENS];
+        const size_t asked = round % 4 ? draw(&seed) % 9 : COT_MAX_LOGPROB_TOKENS;
+        for (size_t i = 0; i < asked; i++) of[i] = (int32_t)(draw(&seed) % (uint64_t)vocab);
+        cot_sampled again;
+        memset(&again, 0xff, sizeof again);
+        cot_logprobs_of(logits, vocab, token, of, asked, &again, told);
+        assert_true(again.token == token && again.rank == rank && again.logprob == s.logprob);
+        assert_int_equal(again.top_count, asked);
+        for (size_t i = 0; i < asked; i++) {
+            assert_int_equal(told[i].token, of[i]);
+            const long double chance = (long double)logits[of[i]] - offset;
+            assert_true(fabsl((long double)told[i].logprob - chance) <= 1e-6L * (1 + fabsl(chance)));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ from serving import Server, Shared
 SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 # name, values that ask for something, values that do not
 REFUSED = [
-    ("repetition_detection", [{"min_count": 2}], [{}]), ("vllm_xargs", [{"a": 1}], [{}]), ("logprob_token_ids", [[1]], [[]]),
+    ("repetition_detection", [{"min_count": 2}], [{}]), ("vllm_xargs", [{"a": 1}], [{}]),
     ("n_probs", [3, -1], [0]), ("typical_p", [0.5, "1"], [1, 1.0]), ("mirostat", [1, 2], [0]), ("dry_multiplier", [0.8], [0, 0.0]),
     ("xtc_probability", [0.5], [0]), ("dynatemp_range", [0.5], [0]), ("top_n_sigma", [1.5], [-1, 0]),
     ("samplers", [["temperature", "top_k"], ["top_k", "other"], "kt", [1]], [SAMPLERS, ["top_k", "temperature"], []]),
@@ -44,6 +44,32 @@ class Fields(Shared):
                 for value in [*neutral, None]:
                     self.assertEqual(self.ids(**{name: value}), plain)
         self.assertEqual(self.ids(**HINTS, **{name: neutral[0] for name, _, neutral in REFUSED}), plain)
+
+    def test_chances_of_given_tokens(self):
+        """They stand in place of the likeliest, in the order asked for; what is drawn stays the same."""
+        ids, chat = [7, 300, 0], {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0, "logprobs": True, "return_tokens_as_token_ids": True}
+        plain = self.server.post("/v1/chat/completions", chat | {"top_logprobs": 20})[1]["choices"][0]["logprobs"]["content"]
+        for stream in (False, True):
+            if stream:
+                events = self.server.events("/v1/chat/completions", chat | {"logprob_token_ids": ids})[:-1]
+                content = [c for e in events if e["choices"] and e["choices"][0]["logprobs"] for c in e["choices"][0]["logprobs"]["content"]]
+            else:
+                content = self.server.post("/v1/chat/completions", chat | {"logprob_token_ids": ids})[1]["choices"][0]["logprobs"]["content"]
+            self.assertEqual([(c["token"], c["logprob"]) for c in content], [(c["token"], c["logprob"]) for c in plain])
+            for c in content:
+                self.assertEqual([t["token"] for t in c["top_logprobs"]], [f"token_id:{i}" for i in ids])
+        likeliest = {t["token"]: t["logprob"] for t in plain[0]["top_logprobs"]}
+        known = [int(token.split(":")[1]) for token in likeliest][::-1]
+        told = self.server.post("/v1/chat/completions", chat | {"logprob_token_ids": known, "top_logprobs": 1})[1]["choices"][0]["logprobs"]["content"][0]
+        self.assertEqual({t["token"]: t["logprob"] for t in told["top_logprobs"]}, likeliest)
+        echoed = self.server.post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 1, "echo": True, "logprobs": 0, "logprob_token_ids": [9],
+                                                      "return_tokens_as_token_ids": True})[1]["choices"][0]["logprobs"]  # fmt: skip
+        self.assertEqual([set(top or ()) for top in echoed["top_logprobs"]], [set()] + [{"token_id:9", token} for token in echoed["tokens"][1:]])
+        self.assertEqual(self.ids(logprob_token_ids=[]), self.ids())
+        self.refused("logprob_token_ids", logprob_token_ids=[1])
+        for wrong in ([-1], [10**9], ["1"], [True], 3, [1] * 129):
+            self.refused("logprob_token_ids", logprob_token_ids=wrong, logprobs=1)
+            self.refused("logprob_token_ids", "/v1/chat/completions", logprob_token_ids=wrong, logprobs=True)
 
     def test_other_names(self):
         self.assertEqual(len(self.ids(max_tokens=None, n_predict=5)), 5)
