@@ -64,7 +64,8 @@ static void write_histogram(const writer *w, const char *name, const char *help,
     cot_prometheus_histogram_lines(w->out, name, w->labels, 2, &histogram);
 }
 
-/* What was counted in classes, by bounds among theirs: class i is of numbers up to `most(i)`. */
+/* What was counted in classes, by bounds among theirs: class i is of numbers up to `most(i)`, the last, which is of any more, beyond all
+ * bounds. */
 static void write_classes(const writer *w, const char *name, const char *help, const double *bounds,
                           size_t buckets, const uint64_t *count, int classes, double (*most)(int class),
                           uint64_t sum)
@@ -72,7 +73,7 @@ static void write_classes(const writer *w, const char *name, const char *help, c
     uint64_t counts[COT_METRICS_BUCKETS + 1] = {0};
     size_t b = 0;
     for (int i = 0; i < classes; i++) {
-        while (b < buckets && (i == classes - 1 || most(i) > bounds[b])) b++;
+        while (b < buckets && most(i) > bounds[b]) b++;
         counts[b] += count[i];
     }
     const cot_prometheus_histogram histogram = {bounds, counts, buckets, (double)sum};

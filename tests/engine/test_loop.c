@@ -62,7 +62,7 @@ static cot_status step(void *context, const cot_step *s, cot_request_state *cons
     }
     f->spans += s->spans;
     f->tokens += s->tokens;
-    f->steps_of[(int)ceil(log2(s->tokens))]++;
+    f->steps_of[s->tokens > 1 << 14 ? COT_STEP_CLASSES - 1 : (int)ceil(log2(s->tokens))]++;
     *answer = (cot_executor_answer){.ns = 1000 + 10 * s->tokens, .span = f->span};
     return COT_OK;
 }
@@ -184,6 +184,37 @@ static void steps_by_the_second(void **state)
     free(ids);
 }
 
+/* A step of more tokens than the classes tell apart counts in the last one. */
+static void a_step_of_any_size(void **state)
+{
+    (void)state;
+    enum { TOKENS = 1 << 17 };
+    uint64_t seed = test_seed();
+    struct formula f = {.seed = draw(&seed)};
+    const cot_executor executor = executor_of(&f);
+    cot_loop_options options = options_of(0);
+    options.context_tokens = TOKENS + 1;
+    options.limits.pages = TOKENS / COT_KV_PAGE + 1;
+    options.limits.step_tokens = options.limits.step_logits = TOKENS;
+    options.limits.step_maps = cot_scheduler_step_maps(TOKENS, SEQUENCES, TOKENS + 1, 0);
+    int32_t *ids = drawn_ids(TOKENS, VOCAB, &seed);
+    cot_error error = {0};
+    for (int64_t tokens = 1; tokens <= TOKENS; tokens *= 2) {
+        cot_loop loop;
+        uint64_t id;
+        size_t left;
+        if (cot_loop_open(&loop, &options, &executor, &error) != COT_OK) fail_msg("%s", error.message);
+        const cot_request request = generating_from(ids, tokens, 1);
+        assert_int_equal(cot_loop_submit(&loop, &id, &request, 0, &(cot_events){0}, &error), COT_OK);
+        assert_int_equal(cot_loop_step(&loop, &left, &error), COT_OK);
+        assert_int_equal(loop.prefill_tokens, tokens);
+        const int class = tokens > 1 << 14 ? COT_STEP_CLASSES - 1 : (int)log2((double)tokens);
+        assert_int_equal(loop.steps_of[class], 1);
+        cot_loop_close(&loop);
+    }
+    free(ids);
+}
+
 /* Requests are refused by the executor's word; without any it is asked whether it lives; when a step fails, all is over. */
 static void an_executor_refuses_and_fails(void **state)
 {
@@ -269,8 +300,8 @@ static void one_that_overflowed_is_cancelled(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_by_the_second),
-                                       cmocka_unit_test(an_executor_refuses_and_fails),
-                                       cmocka_unit_test(one_that_overflowed_is_cancelled)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_by_the_second), cmocka_unit_test(a_step_of_any_size),
+        cmocka_unit_test(an_executor_refuses_and_fails), cmocka_unit_test(one_that_overflowed_is_cancelled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

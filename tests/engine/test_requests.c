@@ -161,9 +161,16 @@ static void chances_of_given_tokens(void **state)
     cot_request r = drawn(ids, &seed);
     r.all_logits = true;
     r.logprobs = 3;
+    cot_request fed =
+        forced_request(ids, PROMPT, 2); // nothing is drawn: what chances are asked of is not read
+    fed.logprobs = 0;
+    fed.logprob_count = SIZE_MAX / 8;
+    struct records records = must_run(engine, &fed, 1);
+    records_free(&records);
     const struct told plain = run(engine, &r);
     static struct told t;
     t = (struct told){0};
+    r.logprobs = 0; // however many of the likeliest
     r.logprob_tokens = of;
     r.logprob_count = OF;
     submit(engine, &t, &r);
