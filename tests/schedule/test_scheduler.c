@@ -533,6 +533,30 @@ static void who_goes_back_comes_next(void **state)
     }
 }
 
+/* Requests that end are counted by how often they went back, however often that was, also those that wait or never began. */
+static void who_ends_is_counted(void **state)
+{
+    (void)state;
+    enum { MOST = 40 };
+    static const int32_t prompt[2] = {0};
+    cot_scheduler s;
+    must_open_scheduler(&s, 1, 3, 2, 0);
+    uint64_t sum = 0;
+    for (int times = 0; times < MOST; times++)
+        for (int waits = 0; waits < 2; waits++) {
+            const uint64_t id = submit(&s, prompt, 2, 10);
+            if (!waits) assert_non_null(cot_scheduler_admit(&s));
+            cot_request_state *r = cot_scheduler_find(&s, id);
+            r->admissions = times + !waits; // one that waits went back as often as it was admitted
+            cot_scheduler_release(&s, r);
+            sum += (uint64_t)times;
+            const int class = times < COT_RESTART_CLASSES - 1 ? times : COT_RESTART_CLASSES - 1;
+            assert_int_equal(s.ended_after[class], 2 * (times - class) + 1 + waits);
+            assert_int_equal(s.ended_restarts, sum);
+        }
+    cot_scheduler_close(&s);
+}
+
 /* Two of each token, and the pages of each sequence that a step may begin with: no more than it has tokens. */
 static void maps_are_as_many_as_a_step_needs(void **state)
 {
@@ -551,6 +575,7 @@ int main(void)
         cmocka_unit_test(choices_by_example),       cmocka_unit_test(nobody_starves),
         cmocka_unit_test(who_sits_out_is_counted),  cmocka_unit_test(what_was_found_is_told_for_good),
         cmocka_unit_test(who_goes_back_comes_next), cmocka_unit_test(maps_are_as_many_as_a_step_needs),
+        cmocka_unit_test(who_ends_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
