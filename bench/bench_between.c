@@ -104,7 +104,7 @@ static cot_engine *open_engine(const struct options *o)
     e.attention.mode = "dp"; // whose weights are where they are counted
     e.group.isa = o->isa;
     e.weights.precision = o->precision;
-    e.batch.sequences = o->sequences;
+    e.batch.sequences = (int)o->sequences;
     e.batch.step_tokens = o->tokens > o->sequences ? o->tokens : o->sequences;
     e.memory.kv_tokens = o->sequences * (o->tokens + DECODED + COT_KV_PAGE);
     if (cot_engine_open_random(&engine, config, strlen(config), 1, &e, &error) != COT_OK) die(error.message);
