@@ -59,10 +59,12 @@ static bool is_token(void *context, const char *marker)
     return cot_tokenizer_added_token(context, marker) >= 0;
 }
 
-/* Whether all of the answer behind its reasoning has to be something. */
+/* Whether all of the answer behind its reasoning has to be JSON of a schema, or calls. What a regular expression, a grammar or choices say is
+ * the model's own text, in which they may have it write calls and reasoning. */
 static bool is_held(const cot_api_request *r)
 {
-    return r->constraint.compiled && !r->constraint.lets_text;
+    const cot_api_constraint *c = &r->constraint;
+    return c->compiled && !c->lets_text && (c->is_of_calls || c->kind == COT_CONSTRAINT_JSON_SCHEMA);
 }
 
 /* How the request's calls are written. */
