@@ -177,24 +177,23 @@ class Structured(Constrained):
 
     def test_others_do_not_wait(self):
         """While some compile for long one that is soon compiled is answered before them."""
-        words = [f"{i * 2654435761 % 2**32:08x}" * 4 for i in range(20000)]
-        ended, begun = [], threading.Barrier(3)
+        words = [f"{i * 2654435761 % 2**32:08x}" * 5 for i in range(20000)]
+        ended, begun = [], threading.Barrier(4)
 
         def long():
             begun.wait()
             ended.append(self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "guided_choice": words})[0])
 
-        threads = [threading.Thread(target=long) for _ in range(2)]
+        threads = [threading.Thread(target=long) for _ in range(3)]
         for thread in threads:
             thread.start()
         begun.wait()
-        time.sleep(0.3)  # they are being compiled
-        for _ in range(3):
-            self.assertEqual(self.server.complete("x", max_tokens=2, guided_choice=["a"])["choices"][0]["text"], "a")
+        time.sleep(0.1)  # they are being compiled
+        self.assertEqual(self.server.complete("x", max_tokens=2, guided_choice=["a"])["choices"][0]["text"], "a")
         self.assertEqual(ended, [])
         for thread in threads:
             thread.join()
-        self.assertEqual(len(ended), 2)
+        self.assertEqual(len(ended), 3)
 
     def test_golden(self):
         """Schemas of all kinds: what ends by itself is valid. Where jsonschema is at hand it is the judge."""
