@@ -47,7 +47,7 @@ class Server:
     """Serves until the block is left, then ends on SIGTERM with status 0."""
 
     def __init__(self, *options, model=MODEL, status=0, env=None, name="tiny", stdout=None):
-        self.command = [PROGRAM, "serve", *([str(model)] if model else []), "--port", "0", "--served-model-name", name, *map(str, options)]
+        self.command = [PROGRAM, "serve", *([str(model)] if model else []), "--port", "0", *(["--served-model-name", name] if name else []), *map(str, options)]
         self.status, self.env, self.model, self.stdout = status, env, name, stdout
 
     def __enter__(self):

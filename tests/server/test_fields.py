@@ -66,6 +66,7 @@ class Fields(Shared):
                                                       "return_tokens_as_token_ids": True})[1]["choices"][0]["logprobs"]  # fmt: skip
         self.assertEqual([set(top or ()) for top in echoed["top_logprobs"]], [set()] + [{"token_id:9", token} for token in echoed["tokens"][1:]])
         self.assertEqual(self.ids(logprob_token_ids=[]), self.ids())
+        self.assertEqual(self.ids(logprob_token_ids=[1] * 128, logprobs=0), self.ids())  # as many as may be
         self.refused("logprob_token_ids", logprob_token_ids=[1])
         for wrong in ([-1], [10**9], ["1"], [True], 3, [1] * 129):
             self.refused("logprob_token_ids", logprob_token_ids=wrong, logprobs=1)

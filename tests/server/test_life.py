@@ -261,6 +261,23 @@ class Life(unittest.TestCase):
             with Server("--load-format", "dummy", "--tokenizer", MODEL, model=folder) as server:
                 self.assertEqual(server.complete([5, 6, 7], max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
 
+    def test_gguf(self):
+        """A file, or the first of its parts, is served by its own name, and texts are those that others computed."""
+        golden = pathlib.Path(os.environ["COT_SHARED"]) / "golden/gguf"
+        if not golden.is_dir():
+            self.skipTest(f"there is no '{golden}'")
+        rows = [json.loads(line) for line in (golden / "arch/greedy.jsonl").read_text().splitlines()]
+        for path, file in (("arch/mixtral.gguf", "mixtral"), ("container/parts-00001-of-00003.gguf", "qwen3moe-yarn-tied")):
+            with self.subTest(path), Server("--precision", "fp32", "--ranks", 2, model=golden / path, name=None) as server:
+                self.assertEqual([m["id"] for m in json.loads(server.get("/v1/models")[1])["data"]][0], f"tiny {file}")
+                mine = [row for row in rows if row["file"] == f"{file}.gguf"]
+                self.assertTrue(mine)
+                for row in mine:
+                    body = {"model": f"tiny {file}", "prompt": row["prompt"], "temperature": 0, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
+                    status, answer = server.post("/v1/completions", body)
+                    self.assertEqual(status, 200, answer)
+                    self.assertEqual((answer["choices"][0]["prompt_token_ids"], answer["choices"][0]["token_ids"]), (row["ids"], row["next"]))
+
     def test_rank_counts_agree(self):
         """The same bits on every number of ranks, and a fingerprint that says so."""
         body = {"prompt": PROMPTS, "max_tokens": 24, "temperature": 1.2, "seed": 5, "ignore_eos": True}
