@@ -63,9 +63,17 @@ COT_DEVICE void bulk_each(const cot_cuda_fused &c, Count count, Work work)
     for (int i = share.block; i < most; i += share.blocks) work(w, i);
 }
 
+static_assert(BULK_GATE_BYTES == gate_tile::SHARED_BYTES && FUSED_CHUNK == gate_tile::TOKENS,
+              "what the host asks for, and a chunk is as a tile has it");
+
+/* As the fused operator's, but that 16 tokens are gated by a tile's experts at once. */
 COT_DEVICE fused_cut bulk_gate_cut(const bulk_warp &w)
 {
-    return gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
+    fused_cut cut = gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
+    if (cut.tokens != FUSED_CHUNK || w.call.routing == routing::given) return cut;
+    cut.columns = gate_tile::EXPERTS;
+    cut.parts = fused_pieces(w.call.gate.experts, cut.columns);
+    return cut;
 }
 COT_DEVICE fused_cut bulk_combine_cut(const bulk_warp &w)
 {
@@ -88,7 +96,7 @@ template <typename Engine> COT_DEVICE void bulk_gate(const cot_cuda_fused &c)
 {
     bulk_each(
         c, [](const bulk_warp &w) { return static_cast<int>(fused_cut_tasks(bulk_gate_cut(w))); },
-        [](const bulk_warp &w, int i) { run_gate<Engine>(w, bulk_gate_cut(w), i); });
+        [](const bulk_warp &w, int i) { run_gate<Engine, true>(w, bulk_gate_cut(w), i); });
 }
 
 COT_DEVICE void bulk_route(const cot_cuda_fused &c)

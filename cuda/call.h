@@ -264,6 +264,8 @@ struct fused_shared {
 /* Bytes of an engine's stages, and values of k that they have under way at once, at most (tile.h). */
 constexpr int FUSED_BF16_STAGES = 73728, FUSED_F32_STAGES = 32768, FUSED_BF16_RING = 256, FUSED_F32_RING = 64;
 
+constexpr int BULK_GATE_BYTES = 40960; // of shared memory, that a gate in tiles takes (gate_tile.h)
+
 /* Dynamic shared memory of a block. */
 COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)
 {

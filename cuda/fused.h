@@ -131,6 +131,10 @@ COT_DEVICE int team_thread()
 {
     return thread_number();
 }
+COT_DEVICE tile_team this_team()
+{
+    return {static_cast<uint32_t>(team_thread()), TEAM_BARRIER};
+}
 
 /* The replica of an expert that serves token t of rank `home`, as cot_expert_replica has it. */
 COT_DEVICE int replica_of(const cot_cuda_fused &c, int expert, int home, int t)

@@ -1,6 +1,7 @@
 /* A processor: four warps that take one task after the other from their rank's queue. */
 #ifndef COT_CUDA_PROCESS_H
 #define COT_CUDA_PROCESS_H
+#include "cuda/gate_tile.h"
 #include "cuda/number.h"
 #include "cuda/queue.h"
 
@@ -30,8 +31,9 @@ template <scope S> COT_DEVICE void take_given(const fused_warp<S> &w, int t)
         min_relaxed<scope::gpu>(&w.rank.state->unsound, static_cast<uint32_t>(t));
 }
 
-/* A part of a chunk's gate: logits of some experts, and a share of rounding the rows to what experts read. */
-template <typename Engine, scope S>
+/* A part of a chunk's gate: logits of some experts, and a share of rounding the rows to what experts read. Chunks of 16 tokens are computed in
+ * tiles where TILES, if rows are aligned for them. */
+template <typename Engine, bool TILES = false, scope S>
 COT_DEVICE void run_gate(const fused_warp<S> &w, const fused_cut &cut, int number)
 {
     using Value = typename Engine::Value;
@@ -48,6 +50,8 @@ COT_DEVICE void run_gate(const fused_warp<S> &w, const fused_cut &cut, int numbe
             if (e < end) gate_logits<1, 1>(g, x, count, e, e + 1, logits, g.experts);
         } else if (cut.tokens == GATE_TOKENS_A_WARP) {
             if (e < end) gate_logits<1>(g, x, count, e, e + 1, logits, g.experts);
+        } else if (TILES && g.hidden % 4 == 0) {
+            gate_tile::compute(g, x, count, first, end, logits, w.stages, this_team());
         } else if (warp * GATE_TOKENS_A_WARP < count) {
             const int t = warp * GATE_TOKENS_A_WARP;
             gate_logits<4>(g, x + static_cast<int64_t>(t) * g.hidden,
@@ -554,11 +558,6 @@ template <scope S> COT_DEVICE void note_moment(const fused_warp<S> &w, uint64_t 
 #else
     (void)w, (void)word, (void)ended;
 #endif
-}
-
-COT_DEVICE tile_team this_team()
-{
-    return {static_cast<uint32_t>(team_thread()), TEAM_BARRIER};
 }
 
 COT_DEVICE bool is_product(uint64_t word)

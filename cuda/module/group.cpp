@@ -262,7 +262,8 @@ static void size_shared(cot_cuda_group *g)
         bytes[0] = cot::fused_shared_bytes(stages, experts);
         return;
     }
-    bytes[COT_CUDA_GATE] = bytes[COT_CUDA_COMBINE] = sizeof(float);
+    bytes[COT_CUDA_GATE] = cot::BULK_GATE_BYTES;
+    bytes[COT_CUDA_COMBINE] = sizeof(float);
     bytes[COT_CUDA_ROUTE] = 4 * sizeof(float) * static_cast<size_t>(cot::gate_scratch_floats(experts));
     bytes[COT_CUDA_DISPATCH] = bytes[COT_CUDA_RECEIVE] = sizeof(cot::fused_shared);
     bytes[COT_CUDA_UP] = bytes[COT_CUDA_DOWN] = static_cast<size_t>(stages);

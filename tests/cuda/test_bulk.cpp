@@ -57,6 +57,19 @@ static void every_variant(void **)
     }
 }
 
+/* A rank's tokens are so many that they are gated by tiles here, and by single warps in the fused operator. */
+static void tiles_gate_many_tokens(void **)
+{
+    struct draw draw = {test_seed(), 25, 0};
+    uint64_t seed = test_seed();
+    Variant v = variants[3];
+    v.experts = 40, v.hidden = 132; // two parts, the second one not full
+    struct world w = world_on(&cot_cuda_bulk_operator, v, 140, &draw);
+    const struct plan p = plan_even(&w, 1);
+    agree(&w, &p, &seed);
+    world_free(&w);
+}
+
 /* Tiles that are full and not, cells and chunks beyond the first, several passes, ranks without a token. */
 static void many_tokens(void **)
 {
@@ -128,6 +141,7 @@ static void each_weakening_is_found(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiles_gate_many_tokens),
         cmocka_unit_test(every_variant),
         cmocka_unit_test(many_tokens),
         cmocka_unit_test(what_it_refuses),
