@@ -575,6 +575,7 @@ class EngineInfo(Structure):
         ("eos_count", c_size_t),
         ("kv_homes", c_int),
         ("block_tokens", c_int64),
+        ("sequences", c_int),
         ("movable", c_bool),
         ("expert_slots", c_int32),
         ("transit_places", c_int32),
