@@ -215,11 +215,11 @@ static void take_assigned(cot_gateway_peer *p, const cot_peer_message *m)
     uint32_t depth[COT_GATEWAY_PLACES] = {0};
     const char *wrong = check_assigned(p, m);
     void *grown = p->sent;
-    if (m->id > p->last_id) p->last_id = m->id;
     if (wrong) {
         ignore(p, wrong);
         return;
     }
+    p->last_id = m->id;
     if (!cot_grow(&grown, &p->room, p->count + 1, sizeof *p->sent)) return;
     p->sent = grown;
     const cot_gateway_target *t = target_of(g, m);

@@ -85,6 +85,7 @@ class Lies(unittest.TestCase):
                 lambda: liar.assigned(8, worker, keys=bytes(24)),  # three blocks of 16 in 32 tokens
                 lambda: liar.assigned(9, worker, keys=bytes(7)),
                 lambda: liar.assigned(-1, worker),
+                lambda: liar.assigned((1 << 64) - 1, "http://127.0.0.1:1"),  # behind which smaller numbers come again
                 lambda: liar.tell("ended", 1, 8 * 1024 + 1),
                 lambda: liar.tell("assigned", 10, worker),
                 lambda: liar.tell("sung", 10),
