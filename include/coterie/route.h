@@ -143,8 +143,8 @@ void cot_route_book_costs(const cot_route_book *book, size_t target, cot_route_c
 void cot_route_book_set_usable(cot_route_book *book, size_t target, bool usable);
 
 void cot_route_book_set_scales(cot_route_book *book, const cot_route_scales *scales); /* each 0 or more */
-/* Calls are of so many cells, 1 to COT_ROUTE_MOST_CELLS; `joint` looks at them from now on. Once. Errors:
- * OUT_OF_MEMORY. */
+/* Calls are of so many cells, 1 to COT_ROUTE_MOST_CELLS; `joint` looks at them from now on. Again: they are of other cells
+ * now, and what was known of calls and placements is forgotten. Errors: OUT_OF_MEMORY; `joint` does not look at calls then. */
 cot_status cot_route_book_set_cells(cot_route_book *book, size_t cells, cot_error *error);
 /* What requests call in the mean: share [cells] of tokens. At first none. */
 void cot_route_book_set_usual(cot_route_book *book, const float *share);

@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "gateway/gateway_state.h"
+#include "gateway/relay.h"
 #include "gateway/reports.h"
 
 #include <inttypes.h>
@@ -63,6 +64,22 @@ bool cot_gateway_begin_experts(cot_gateway *g, size_t cells, const char *model_h
     return true;
 }
 
+void cot_gateway_forget_experts(cot_gateway *g)
+{
+    for (cot_gateway_worker *w = g->workers; w; w = w->next) cot_gateway_forget_placement(w);
+    for (cot_relay *r = g->relays; r;
+         r = r->behind) { // one that is not assigned yet would be booked with them
+        free(r->foretold);
+        r->foretold = NULL;
+    }
+    cot_route_signatures_close(g->signatures);
+    free(g->model_hash);
+    g->signatures = NULL;
+    g->model_hash = NULL;
+    g->cells = 0;
+    g->cells_are_told = false;
+}
+
 /* Reads how the worker's signatures are to be read; what of them is none of this router's is not, but counted, which the log says. Errors:
  * OUT_OF_MEMORY. */
 static cot_status meet(cot_gateway_worker *w, const json_t *document, cot_error *error)
@@ -88,6 +105,7 @@ static cot_status meet(cot_gateway_worker *w, const json_t *document, cot_error 
                         w->entry.name);
         return COT_OK;
     }
+    g->cells_are_told = true;
     w->is_stranger = false;
     w->layers_every = (double)every;
     cot_gateway_open_heat(w, said);

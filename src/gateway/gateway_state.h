@@ -154,6 +154,7 @@ struct cot_gateway {
     cot_route_signatures *signatures; // NULL: nothing tells what requests call
     size_t cells;                     // of signatures; 0: the same
     char *model_hash;                 // whose cells these are; empty: it is not said
+    bool cells_are_told;              // by a worker; false: tables alone say them
     cot_gateway_target target[COT_GATEWAY_TARGETS];
     size_t learners;   // that were given away
     cot_relay *relays; // under way
@@ -209,6 +210,8 @@ cot_status cot_gateway_follow_experts(cot_gateway_worker *w, const json_t *docum
 /* Calls are of so many cells of a model; `model_hash` empty: of which one is not said. False: they are of other cells, or of another model, or
  * memory ran out. */
 bool cot_gateway_begin_experts(cot_gateway *g, size_t cells, const char *model_hash);
+/* Calls are of no cells any more, as at first; what is known of them goes, and so do placements, which are read by cells. */
+void cot_gateway_forget_experts(cot_gateway *g);
 /* What a prompt of such blocks will call; NULL: nothing is known. Until the next signature. */
 const cot_route_calls *cot_gateway_calls(cot_gateway *g, const uint64_t *keys, size_t blocks);
 /* Each second: the book is told what requests call in the mean. */
@@ -236,7 +239,7 @@ void cot_gateway_forget_placement(cot_gateway_worker *w);
 /* Errors: those of cot_predictor_open; INVALID_ARGUMENT where there is no token table. */
 cot_status cot_gateway_open_tables(cot_gateway *g, cot_error *error);
 void cot_gateway_close_tables(cot_gateway *g);
-/* Tables of another model than a worker's are not used any more, which is told. */
+/* Tables of another model than a worker's are not used any more, which is told; what they alone said of calls is forgotten. */
 void cot_gateway_check_tables(cot_gateway_worker *w, const json_t *document);
 /* Of the layers that calls are of, where no worker says it. */
 double cot_gateway_layers_every(const cot_gateway *g);

@@ -50,6 +50,10 @@ void cot_gateway_check_tables(cot_gateway_worker *w, const json_t *document)
                     "'%s' has tables of another model than worker '%s' serves: they are ignored",
                     g->options.signature_tables, w->entry.name);
     cot_gateway_close_tables(g);
+    if (g->cells_are_told) return;
+    cot_gateway_forget_experts(g);
+    for (cot_gateway_worker *other = g->workers; other; other = other->next)
+        other->layers_every = cot_gateway_layers_every(g); // the tables' layers, as it told none
 }
 
 double cot_gateway_layers_every(const cot_gateway *g)

@@ -173,9 +173,23 @@ void cot_route_book_set_scales(cot_route_book *b, const cot_route_scales *scales
     b->scales = *scales;
 }
 
+static void forget_cells(cot_route_book *b)
+{
+    cot_route_unions_free(&b->unions);
+    for (size_t i = 1; i < b->entry_count; i++) {
+        free(b->entry[i].calls);
+        b->entry[i].calls = NULL;
+    }
+    for (size_t t = 0; b->placement && t < b->targets; t++) {
+        free(b->placement[t].ranks_of);
+        b->placement[t] = (cot_route_placement){0};
+    }
+}
+
 cot_status cot_route_book_set_cells(cot_route_book *b, size_t cells, cot_error *error)
 {
-    assert(cells && cells <= COT_ROUTE_MOST_CELLS && !b->unions.cells);
+    assert(cells && cells <= COT_ROUTE_MOST_CELLS);
+    forget_cells(b);
     b->placement = b->placement ? b->placement : calloc(b->targets, sizeof *b->placement);
     return b->placement && cot_route_unions_open(&b->unions, b->targets, cells)
                ? COT_OK

@@ -6,6 +6,8 @@
 #include "harness/seed.h"
 
 #include "gateway/gateway_state.h"
+#include "gateway/relay.h"
+#include "net/publisher.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -149,11 +151,89 @@ static void tables_of_other_models_are_ignored(void **state)
     unlink(path);
 }
 
+/* Tables may foretell before the first worker that tells its model comes. If it is another one, what they said is gone: of what is under
+ * way, too, which is booked with calls that the worker's model may not have. */
+static void ignored_tables_leave_nothing_behind(void **state)
+{
+    (void)state;
+    enum { OTHER_CELLS = 3, LEAVES = 2 };
+    uint64_t seed = test_seed(), number[LEAVES];
+    const uint32_t depth[COT_GATEWAY_PLACES] = {0};
+    assert_true(drawn_tables(path, TINY, 2, false, &seed));
+    cot_gateway *g = open_gateway();
+    char name[] = "w";
+    cot_gateway_worker silent = {.gateway = g, .entry = {.name = name}, .layers_every = 2},
+                       w = {.gateway = g, .entry = {.name = name}};
+    cot_relay relay = {.gateway = g};
+    json_t *document = json_pack("{s:s, s:{s:i, s:i}}", "model_hash", "0123456789abcdef", "popularity",
+                                 "cells", OTHER_CELLS, "layers_every", 1);
+    g->workers = &silent;
+    g->relays = &relay;
+    for (int32_t id = 0; !relay.foretold && id < 4096; id++) relay.foretold = cot_gateway_foretell(g, &id, 1);
+    assert_non_null(relay.foretold);
+    cot_route_request request = {.tokens = 10, .max_tokens = 20, .depth = depth, .calls = relay.foretold};
+    cot_route_decision decision;
+    for (int i = 0; i < LEAVES;
+         i++) { // both of one worker, so that it has calls to take away when one leaves
+        cot_route_weigh(g->book, &request, 0, 0, &decision);
+        number[i] = cot_route_assigned(g->book, &request, &decision, 0);
+        assert_true(number[i] > 0);
+    }
+    cot_gateway_check_tables(&w, document);
+    assert_null(g->tables.predictor);
+    assert_null(relay.foretold);
+    assert_null(g->signatures);
+    assert_true(silent.layers_every == 1);
+    assert_true(cot_gateway_begin_experts(g, OTHER_CELLS, "0123456789abcdef"));
+    assert_string_equal(g->model_hash, "0123456789abcdef");
+    cot_route_calls calls = {.count = 1, .cell = {OTHER_CELLS - 1}, .share = {0.5F}};
+    request.calls = &calls;
+    cot_route_weigh(g->book, &request, 0, 0, &decision);
+    const uint64_t told = cot_route_assigned(g->book, &request, &decision, 0);
+    for (int i = 0; i < LEAVES; i++) cot_route_ended(g->book, number[i], 1, 0);
+    cot_route_ended(g->book, told, 1, 0);
+    json_decref(document);
+    close_gateway(g);
+    unlink(path);
+}
+
+/* A worker that agreed with the tables keeps its cells when one of another model comes. */
+static void told_cells_stay(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    assert_true(drawn_tables(path, TINY, 2, false, &seed));
+    cot_gateway *g = open_gateway();
+    cot_gateway_worker w = {.gateway = g, .entry = {.name = (char[]){"w"}}};
+    const size_t cells = (size_t)g->tables.shape.cells;
+    json_t *document = json_pack("{s:s, s:{s:i, s:i}}", "model_hash", "0123456789abcdef", "popularity",
+                                 "cells", (int)cells + 1, "layers_every", 1);
+    cot_gateway_worker like = {.gateway = g, .entry = {.name = (char[]){"like"}}};
+    json_t *agreeing = json_pack("{s:s, s:{s:i, s:i}}", "model_hash", "0123456789abcdee", "popularity",
+                                 "cells", (int)cells, "layers_every", (int)g->tables.shape.every);
+    g->zmq = cot_publisher_context_open();
+    assert_int_equal(cot_gateway_follow_experts(&like, agreeing, "tcp://127.0.0.1:9", NULL), COT_OK);
+    assert_false(like.is_stranger);
+    cot_gateway_check_tables(&w, document);
+    assert_null(g->tables.predictor);
+    assert_int_equal(g->cells, cells);
+    assert_non_null(g->signatures);
+    cot_subscriber_close(like.popularity);
+    cot_gateway_close_heat(&like);
+    cot_publisher_context_close(g->zmq);
+    json_decref(agreeing);
+    json_decref(document);
+    close_gateway(g);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_are_foretold),
         cmocka_unit_test(tables_of_other_models_are_ignored),
+        cmocka_unit_test(ignored_tables_leave_nothing_behind),
+        cmocka_unit_test(told_cells_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
