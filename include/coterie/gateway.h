@@ -33,7 +33,8 @@ typedef struct cot_gateway_options {
     const char *const *peers;
     /* Where this one tells them, "tcp://ADDRESS:PORT". Default NULL: nowhere. Any but a loopback address needs peers_no_auth. */
     const char *peer_endpoint;
-    bool peers_no_auth; /* everybody may read what is told there; default false */
+    bool
+        peers_no_auth; /* everybody may read what is told there; default false; without peer_endpoint it is refused */
     /* Requests that come within so many microseconds of the first are assigned together; at most 10,000. Default 0: each by itself. */
     int64_t batch_us;
     /* A file of cot_predictor_write (`coterie group --tables`) for the workers' model, which foretells what a prompt calls of which no worker

@@ -334,13 +334,23 @@ static cot_status open_publisher(cot_gateway *g, const char *endpoint, cot_error
     return cot_publisher_open(&g->peer_publisher, g->zmq, g->base, &options, error);
 }
 
+static bool is_host_and_port(const char *endpoint)
+{
+    static const char scheme[] = "tcp://";
+    int port;
+    if (strncmp(endpoint, scheme, sizeof scheme - 1) != 0) return false;
+    const char *host = endpoint + sizeof scheme - 1, *colon = strrchr(host, ':');
+    return colon && colon > host && *host != '*' && cot_endpoint_read_port(&port, colon + 1);
+}
+
 static cot_status open_peer(cot_gateway *g, const char *endpoint, cot_error *error)
 {
     for (const cot_gateway_peer *p = g->peers; p; p = p->next)
         if (!strcmp(p->endpoint, endpoint))
             return cot_fail(error, COT_INVALID_ARGUMENT, "the peer '%s' is given twice", endpoint);
-    if (strncmp(endpoint, "tcp://", 6) != 0)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "the peer '%s' is not tcp://HOST:PORT", endpoint);
+    if (!is_host_and_port(endpoint))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "the peer '%s' is not tcp://HOST:PORT, with a port of 1 to 65535", endpoint);
     cot_gateway_peer *p = calloc(1, sizeof *p);
     if (!p) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a peer");
     p->gateway = g;
@@ -363,6 +373,9 @@ cot_status cot_gateway_open_peers(cot_gateway *g, const cot_gateway_options *opt
         g->router_id = cot_mix64((uint64_t)cot_now_ns());
     for (const char *const *peer = options->peers; peer && *peer && status == COT_OK; peer++)
         status = open_peer(g, *peer, error);
+    if (status == COT_OK && options->peers_no_auth && !options->peer_endpoint)
+        status = cot_fail(error, COT_INVALID_ARGUMENT,
+                          "--peers-no-auth is of --peer-endpoint, which is missing: nothing is published");
     if (status == COT_OK && options->peer_endpoint) status = open_publisher(g, options->peer_endpoint, error);
     return status;
 }

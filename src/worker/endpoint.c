@@ -6,8 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Digits alone, 1 to 65535. */
-static bool read_port(int *port, const char *text)
+bool cot_endpoint_read_port(int *port, const char *text)
 {
     const size_t digits = strspn(text, "0123456789");
     if (!digits || digits > 5 || text[digits]) return false;
@@ -37,7 +36,7 @@ bool cot_endpoint_read(cot_endpoint *endpoint, const char *text)
     snprintf(endpoint->address, sizeof endpoint->address, "%.*s", (int)(colon - address), address);
     if (strcmp(endpoint->address, "localhost") == 0)
         snprintf(endpoint->address, sizeof endpoint->address, "127.0.0.1");
-    return is_address(endpoint->address) && read_port(&endpoint->port, colon + 1);
+    return is_address(endpoint->address) && cot_endpoint_read_port(&endpoint->port, colon + 1);
 }
 
 void cot_endpoint_write(char text[96], const cot_endpoint *endpoint, int rank)

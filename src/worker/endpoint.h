@@ -11,6 +11,8 @@ typedef struct cot_endpoint {
 
 /* False where the text is none: an address in numbers, localhost, or * for all of them, and a port of 1 to 65535. */
 bool cot_endpoint_read(cot_endpoint *endpoint, const char *text);
+/* A port of 1 to 65535, in digits alone; false: the text is none. */
+bool cot_endpoint_read_port(int *port, const char *text);
 /* A rank's endpoint, as ZeroMQ spells it: ports follow each other. */
 void cot_endpoint_write(char text[96], const cot_endpoint *endpoint, int rank);
 /* Whether an address, in numbers, or a name is this machine's own and no other's. */

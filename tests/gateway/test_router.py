@@ -408,6 +408,9 @@ class Choosing(unittest.TestCase):
             self.assertEqual((status, headers["Retry-After"]), (429, "4"))
 
 
+NO_PEERS = ("", ",", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://:7000", "tcp://*:7000", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:7x")
+
+
 class Lists(unittest.TestCase):
     def test_refused(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -423,6 +426,9 @@ class Lists(unittest.TestCase):
                 ("--workers", "http://127.0.0.1:99999"): (2, "the port is not in 1..65535"),
                 ("--workers", "http://127.0.0.1:1", "--policy", "best"): (2, "--policy"),
                 ("--workers", "http://127.0.0.1:1", "--peers", "http://127.0.0.1:1"): (2, "is not tcp://HOST:PORT"),
+                **{("--workers", "http://127.0.0.1:1", "--peers", peer): (2, f"the peer '{peer}' is not tcp://HOST:PORT, with a port of 1 to 65535") for peer in NO_PEERS},
+                ("--workers", "http://127.0.0.1:1", "--peers", "tcp://127.0.0.1:1,tcp://b"): (2, "the peer 'tcp://b' is not tcp://HOST:PORT"),
+                ("--workers", "http://127.0.0.1:1", "--peers-no-auth"): (2, "--peers-no-auth is of --peer-endpoint, which is missing"),
                 ("--workers", "http://127.0.0.1:1", "--peers", "tcp://127.0.0.1:1,tcp://127.0.0.1:1"): (2, "is given twice"),
                 ("--workers", "http://127.0.0.1:1", "--peer-endpoint", "127.0.0.1:1"): (2, "is not tcp://ADDRESS:PORT"),
                 ("--workers", "http://127.0.0.1:1", "--peer-endpoint", "tcp://*:7000"): (2, "--peers-no-auth"),

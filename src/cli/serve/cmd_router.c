@@ -78,7 +78,9 @@ static bool set_peers(router_setup *setup, const cli_list *list)
     for (size_t i = 0; i < list->count; i++) {
         char *rest = NULL, *text = setup->peers_text[i] = strdup(list->items[i].text);
         if (!text) return false;
-        for (char *one = strtok_r(text, ",", &rest); one; one = strtok_r(NULL, ",", &rest)) {
+        char *one = strtok_r(text, ",", &rest);
+        if (!one) one = text; // commas alone, or nothing: it is refused as no address of a router
+        for (; one; one = strtok_r(NULL, ",", &rest)) {
             if (count == CLI_MOST_LISTED) {
                 cli_complain("--peers: at most %d are taken", CLI_MOST_LISTED);
                 return false;
