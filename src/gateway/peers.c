@@ -159,10 +159,14 @@ static int by_number(const void *a, const void *b)
 }
 
 /* Why a peer that says so of itself cannot be listened to; NULL: it can. */
-static const char *disagreement(const cot_gateway *g, const cot_peer_message *m)
+static const char *disagreement(const cot_gateway_peer *p, const cot_peer_message *m)
 {
+    const cot_gateway *g = p->gateway;
     const char *model = model_of(g);
     if (m->router == g->router_id) return "is this router itself: it is ignored";
+    for (const cot_gateway_peer *other = g->peers; other; other = other->next)
+        if (other != p && other->is_heard && other->router == m->router)
+            return "is a router that is heard at another address: it is ignored";
     if (m->block_tokens && g->block_tokens && m->block_tokens != g->block_tokens)
         return "has blocks of another size: it is ignored";
     if (m->model_bytes && *model &&
@@ -174,7 +178,7 @@ static const char *disagreement(const cot_gateway *g, const cot_peer_message *m)
 /* Of requests whose end was lost it is told so that they are not under way. */
 static void take_alive(cot_gateway_peer *p, const cot_peer_message *m)
 {
-    const char *wrong = disagreement(p->gateway, m);
+    const char *wrong = disagreement(p, m);
     if (m->router != p->router || (wrong && p->is_heard)) p->has_told = false;
     if (m->router != p->router || wrong) forget(p);
     p->router = m->router;

@@ -160,6 +160,46 @@ class Lies(unittest.TestCase):
             self.assertEqual((self.peer(router, "ignored_total"), self.peer(router, "requests_running")), (ignored, 0))
             stream(router, "/v1/completions", {"prompt": [1] * 32, "max_tokens": 2})
 
+    def test_another_router_at_the_same_address(self):
+        """Its requests are others, though its messages are numbered on and it names the same ids."""
+        with mocks(1, SLOW) as servers, Liar() as liar, Router(servers, "--peers", liar.endpoint) as router:
+
+            def hear():
+                liar.alive()
+                return self.peer(router, "up") == 1
+
+            self.wait(hear)
+            liar.assigned(5, url(servers[0]))
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            liar.alive(5, router=8)
+            self.wait(lambda: self.peer(router, "requests_running") == 0)
+            self.assertEqual(self.peer(router, "up"), 1)
+            liar.assigned(1, url(servers[0]))  # ids begin anew
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            self.assertEqual(self.peer(router, "ignored_total"), 0)
+
+    def test_one_router_at_two_addresses(self):
+        """It counts once, and the address where it is not heard is named."""
+        with mocks(1, SLOW) as servers, Liar() as liar:
+            ends = (liar.endpoint, liar.endpoint.replace("127.0.0.1", "localhost"))
+            with Router(servers, "--peers", ",".join(ends)) as router:
+
+                def figures(name):
+                    lines = router.get("/metrics")[1].decode().splitlines()
+                    return {end: float(line.rsplit(" ", 1)[1]) for end in ends for line in lines if line.startswith(f'coterie:router_peer_{name}{{peer="{end}"}}')}
+
+                def heard():  # at the one, and the other was ignored
+                    liar.alive()
+                    return sum(figures("up").values()) == 1 and any(figures("ignored_total").values())
+
+                self.wait(heard)
+                liar.assigned(1, url(servers[0]))
+                self.wait(lambda: sum(figures("requests_running").values()) == 1)
+                up, ignored, running = figures("up"), figures("ignored_total"), figures("requests_running")
+                for end in ends:
+                    self.assertEqual((running[end], ignored[end] > 0), (up[end], up[end] == 0))
+                router.must_say(f"peer '{min(up, key=up.get)}' is a router that is heard at another address: it is ignored")
+
 
 if __name__ == "__main__":
     unittest.main()
