@@ -30,7 +30,7 @@ typedef struct cot_route_affinity_study {
     int64_t requests; /* sequences that are long enough */
     int32_t cells;    /* of signatures */
     /* Distinct experts of a worker's step, over its layers, in the mean of steps, workers and rounds; and the same of each round over those of
-     * `least` in it: their mean, and its standard error. */
+     * `least` in it: their mean, and its standard error, 0 of one round. */
     double distinct[COT_ROUTE_AFFINITY_WAYS], ratio[COT_ROUTE_AFFINITY_WAYS], error[COT_ROUTE_AFFINITY_WAYS];
 } cot_route_affinity_study;
 

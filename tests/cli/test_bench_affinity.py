@@ -35,6 +35,16 @@ class Affinity(test_bench_signature.Planted):
         table = self.run_it("--workers", 4, "--batch", 4)
         self.assertEqual(len(table.stdout.splitlines()), 7)
 
+    def test_one_round_has_no_error(self):
+        for rounds, has_error in ((1, False), (2, True)):
+            words = ("--workers", 2, "--batch", 4, "--rounds", rounds)
+            for row in self.rows(*words).values():
+                self.assertEqual(isinstance(row["of_least_error"], (int, float)), has_error, row)
+                self.assertEqual(row["of_least_error"] is None, not has_error, row)
+            heading, *lines = self.run_it(*words).stdout.splitlines()[1:]
+            self.assertEqual("+-" in heading, has_error, heading)
+            self.assertEqual([len(line[28:].split()) for line in lines], [3 if has_error else 2] * 5)
+
     def test_refused(self):
         for words, status, text in (
             (("--workers", 8, "--batch", 8), 1, "16 sequences have 40 tokens or more, and 64 are wanted"),

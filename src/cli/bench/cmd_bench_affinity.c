@@ -22,9 +22,9 @@ static int print_json(const cot_route_affinity_study *r, const struct settings *
 {
     json_t *rows = json_array();
     for (int way = 0; way < COT_ROUTE_AFFINITY_WAYS; way++)
-        json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:f}", "name", ways[way], "distinct_experts",
+        json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:o}", "name", ways[way], "distinct_experts",
                                               r->distinct[way], "of_least", r->ratio[way], "of_least_error",
-                                              r->error[way]));
+                                              s->rounds > 1 ? json_real(r->error[way]) : json_null()));
     json_t *o =
         json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:o}", "workers", (json_int_t)s->workers, "batch",
                   (json_int_t)s->batch, "requests", (json_int_t)r->requests, "signature_tokens",
@@ -59,9 +59,13 @@ static int bench_affinity(const void *settings)
            "next %lld\n",
            (long long)r.requests, (long long)(s->workers * s->batch), (long long)s->workers,
            (long long)s->signature, (long long)s->judged);
-    cli_heading(stdout, "%-28s %17s %9s %7s\n", "requests go by", "distinct experts", "of least", "+-");
-    for (int way = 0; way < COT_ROUTE_AFFINITY_WAYS; way++)
-        printf("%-28s %17.1f %9.3f %7.3f\n", ways[way], r.distinct[way], r.ratio[way], r.error[way]);
+    cli_heading(stdout, "%-28s %17s %9s%s\n", "requests go by", "distinct experts", "of least",
+                s->rounds > 1 ? "      +-" : ""); // one draw has no error
+    for (int way = 0; way < COT_ROUTE_AFFINITY_WAYS; way++) {
+        printf("%-28s %17.1f %9.3f", ways[way], r.distinct[way], r.ratio[way]);
+        if (s->rounds > 1) printf(" %7.3f", r.error[way]);
+        printf("\n");
+    }
     return CLI_EXIT_OK;
 }
 
