@@ -26,7 +26,8 @@ void cot_gateway_options_init(cot_gateway_options *options)
 
 void cot_gateway_reply_json(cot_gateway *g, cot_http_exchange *exchange, int status, json_t *json)
 {
-    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    // 13 digits tell the time of a decision, seconds since 1970, to the millisecond
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(13)) : NULL;
     const cot_access_head head = {.status = text ? status : 503, .type = "application/json"};
     json_decref(json);
     if (head.status >= 400) g->figures.refused++;

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
@@ -34,11 +35,15 @@ class Decisions(unittest.TestCase):
         with mocks(3, SLOW) as servers, Router(servers) as router:
             self.assertEqual(decisions(router), [])
             first = [i % 200 for i in range(320)]
+            before = time.time()
             headers, _ = ask(router, first)
+            between = time.time()
             router.wait(lambda _: router.figure("coterie:router_index_blocks") >= 20)
             again, _ = ask(router, first + [7] * 8)
             self.assertEqual(again["X-Worker"], headers["X-Worker"])
             last, one = decisions(router)
+            times = [before, one["time"], between, last["time"], time.time()]  # to the millisecond
+            self.assertTrue(all(a < b + 0.002 for a, b in zip(times, times[1:])), times)
             self.assertEqual([d["number"] for d in (last, one)], [2, 1])
             self.assertEqual((one["prompt_tokens"], last["prompt_tokens"], last["reason"], last["delivered_tokens"]), (320, 328, "first", 0))
             for d in (last, one):
