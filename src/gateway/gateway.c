@@ -172,6 +172,13 @@ static void on_second(evutil_socket_t descriptor, short what, void *context)
 {
     cot_gateway *g = context;
     (void)descriptor, (void)what;
+    const int64_t now_ns = cot_now_ns(), second_ns = 1000000000;
+    const int64_t late_ns = g->ticked_ns ? now_ns - g->ticked_ns - second_ns : 0;
+    g->ticked_ns = now_ns;
+    if (late_ns > 0) { // the gateway stood still itself, and could hear nobody
+        cot_gateway_excuse_workers(g, now_ns, late_ns);
+        cot_gateway_excuse_peers(g, now_ns, late_ns);
+    }
     look_at_file(g);
     cot_gateway_tick_workers(g, cot_now_ns());
     cot_gateway_tick_experts(g);

@@ -141,6 +141,7 @@ struct cot_gateway {
     struct cot_tls *tls; // to workers; NULL: none is spoken to so
     cot_wake reload;
     cot_access_ending ending;
+    int64_t ticked_ns;                              // when on_second last came; 0: not yet
     struct event *on_second, *on_watch, *on_window; // on_window NULL: nobody has waited yet
     void *zmq;
     cot_discovery *discovery[COT_GATEWAY_NAMES];
@@ -181,6 +182,8 @@ void cot_gateway_free_workers(cot_gateway *g);
 cot_gateway_worker *cot_gateway_find_worker(const cot_gateway *g, const char *name);
 /* Each second: asks for health, and draws conclusions. */
 void cot_gateway_tick_workers(cot_gateway *g, int64_t now_ns);
+/* The gateway was `late_ns` late itself: that much of each worker's silence does not count. */
+void cot_gateway_excuse_workers(cot_gateway *g, int64_t now_ns, int64_t late_ns);
 /* A connection to it broke, or what it sent over one cannot be right. */
 void cot_gateway_worker_failed(cot_gateway_worker *w, int64_t now_ns);
 /* Whether it gets requests. */
@@ -258,6 +261,7 @@ void cot_gateway_tell_began(const cot_relay *relay);
 void cot_gateway_tell_ended(cot_relay *relay, uint64_t answered);
 /* Each second. */
 void cot_gateway_tick_peers(cot_gateway *g, int64_t now_ns);
+void cot_gateway_excuse_peers(cot_gateway *g, int64_t now_ns, int64_t late_ns); // as of workers
 void cot_gateway_write_peers(const cot_gateway *g, cot_prometheus *out);
 
 /* ---- relay.c ---- */

@@ -1,6 +1,7 @@
 /* Other routers before the same workers: what each sent counts in the books of all. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/rng.h"
 #include "gateway/gateway_state.h"
 #include "gateway/peer_message.h"
@@ -286,6 +287,12 @@ static void on_message(void *context, bool replayed, uint64_t number, const void
     if (m.kind == COT_PEER_ASSIGNED) take_assigned(p, &m);
     if (m.kind == COT_PEER_BEGAN) take_beginning(p, &m);
     if (m.kind == COT_PEER_ENDED) take_end(p, &m);
+}
+
+void cot_gateway_excuse_peers(cot_gateway *g, int64_t now_ns, int64_t late_ns)
+{
+    for (cot_gateway_peer *p = g->peers; p; p = p->next)
+        p->heard_ns = cot_smaller(p->heard_ns + late_ns, now_ns);
 }
 
 void cot_gateway_tick_peers(cot_gateway *g, int64_t now_ns)

@@ -1,5 +1,6 @@
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/integers.h"
 #include "gateway/gateway_state.h"
 #include "net/tls.h"
 
@@ -311,6 +312,12 @@ void cot_gateway_free_workers(cot_gateway *g)
         g->workers = w->next;
         free_worker(w);
     }
+}
+
+void cot_gateway_excuse_workers(cot_gateway *g, int64_t now_ns, int64_t late_ns)
+{
+    for (cot_gateway_worker *w = g->workers; w; w = w->next)
+        w->heard_ns = cot_smaller(w->heard_ns + late_ns, now_ns);
 }
 
 void cot_gateway_tick_workers(cot_gateway *g, int64_t now_ns)

@@ -68,6 +68,22 @@ class Peers(unittest.TestCase):
                 self.hold(two, held)  # what is sent from then on counts again
                 self.wait(lambda: self.peer(one, "requests_running") >= 1)
 
+    def test_a_router_that_stood_still(self):
+        """It heard nobody while it was stopped: that is no worker's silence, nor its peer's; one that dies then is still found."""
+        with mocks(3, SLOW) as servers, self.two(servers) as (one, two):
+            os.killpg(two.process.pid, signal.SIGSTOP)
+            time.sleep(5)
+            os.killpg(two.process.pid, signal.SIGCONT)
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                self.assertEqual({worker["state"] for worker in two.workers()}, {"up"}, two.log)
+            self.assertEqual([line for line in two.log if "does not answer" in line or "is silent" in line], [])
+            os.killpg(servers[0].process.pid, signal.SIGSTOP)
+            try:
+                two.must_say("does not answer")
+            finally:
+                os.killpg(servers[0].process.pid, signal.SIGCONT)
+
     def test_beginnings_are_shared(self):
         """Of a prompt that nobody has told of yet the other router knows where it went."""
         with mocks(4, SLOW | {"ttft_ms_per_token": 0.05}, publish=False) as servers, self.two(servers, "--block-size", 16) as (one, two):
