@@ -3,7 +3,10 @@
  *
  * Blocks are kept in the order of their last use, those too that the cache has evicted: hashes alone. A block that is looked up, and
  * before which n others were used since, is found by any cache of more than n. What it saves is added to the bin of that depth. So it is with
- * sequences: the i-th that runs, or would if it had pages, shares a step with those before it where there are pages for all i. */
+ * sequences: the i-th that runs, or would if it had pages, shares a step with those before it where there are pages for all i.
+ *
+ * As many blocks are kept as the most pages hold, and no more: one that lies deeper is found by no cache that there can be, so it saves
+ * nothing. Their times are twice as many, so that times are dealt out anew only once in as many uses. */
 #ifndef COT_SCHEDULE_PAGE_WORTH_H
 #define COT_SCHEDULE_PAGE_WORTH_H
 #include "coterie/status.h"
