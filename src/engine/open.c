@@ -16,11 +16,14 @@ const char *const *cot_engine_fabrics(void)
 static cot_status check_memory(const cot_engine *e, const cot_engine_options *o,
                                const cot_engine_sizes *sizes, cot_error *error)
 {
-    char shared[96] = "", states[160] = "";
+    char shared[128] = "", states[160] = "";
     if (sizes->total_bytes <= sizes->available_bytes) return COT_OK;
-    if (o->memory.total_bytes && o->memory.total_bytes < sizes->total_bytes) // else no more pages can be
+    if (o->memory.total_bytes && o->memory.total_bytes < sizes->total_bytes)
         snprintf(shared, sizeof shared, ", %.2f GB of it for KV pages%s and spare slots",
                  (double)o->memory.total_bytes / 1e9, sizes->states_bytes ? ", states" : "");
+    else if (o->memory.total_bytes) // more was given than pages can take
+        snprintf(shared, sizeof shared, " with the most KV pages that it can use, %.2f GB were asked for",
+                 (double)o->memory.total_bytes / 1e9);
     if (sizes->states_bytes)
         snprintf(states, sizeof states,
                  ", %.2f GB of %s for states of %lld sequences and %lld snapshots, %.1f MB each",

@@ -85,7 +85,8 @@ class Rebalance(unittest.TestCase):
                                          (("--memory", 10**5), 2, "100000 bytes of memory hold 1 KV pages of 98304 bytes beside 0 bytes of spare slots, the model's context of 512 tokens needs 8 pages"),
                                          (("--memory", "auto", "--kv-cache-memory-bytes", 5), 2, "5 bytes of KV cache, and --memory auto: one of them"),
                                          (("--memory", 10**14), 1, "100000.00 GB of it for KV pages and spare slots; "),
-                                         (("--memory", 2**63 - 1), 1, " GB of memory, ")):
+                                         (("--memory", 999_999_999_999_999), 1, " GB of memory with the most KV pages that it can use, 1000000.00 GB were asked for; "),
+                                         (("--memory", 2**63 - 1), 1, " GB of memory with the most KV pages that it can use, 9223372036.85 GB were asked for; ")):
             with self.subTest(message):
                 done = serving.run("serve", serving.MODEL, "--port", 0, *options)
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1), done.stderr)
