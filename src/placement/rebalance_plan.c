@@ -379,15 +379,22 @@ static cot_status choose_changes(cycle *c, cot_error *error)
     return status;
 }
 
-/* Spare slots of all layers become empty, those first that cost least for their bytes, until what is left is no more than may be. */
-static cot_status choose_emptying(cycle *c, cot_error *error)
+/* Searches every layer for changes that empty slots. */
+static cot_status search_emptying(cycle *c, search_for what, cot_error *error)
 {
     cot_status status = COT_OK;
     c->empties = true;
     for (int32_t l = 0; status == COT_OK && l < c->r->o.layers; l++) {
         find_rates(c, l);
-        status = search_layer(c, l, &c->layer[l], EMPTYING, NULL, error);
+        status = search_layer(c, l, &c->layer[l], what, NULL, error);
     }
+    return status;
+}
+
+/* Spare slots of all layers become empty, those first that cost least for their bytes, until what is left is no more than may be. */
+static cot_status choose_emptying(cycle *c, cot_error *error)
+{
+    const cot_status status = search_emptying(c, EMPTYING, error);
     while (status == COT_OK && c->room < 0) {
         layer_plan *p = cheapest_emptying(c, NULL);
         if (!p) break;
@@ -400,13 +407,8 @@ static cot_status choose_emptying(cycle *c, cot_error *error)
 /* Ranks that have one expert more than slots give one up, and nothing else changes: what else would pay needs the slot through which experts come. */
 static cot_status choose_returns(cycle *c, cot_error *error)
 {
-    cot_status status = COT_OK;
-    c->empties = true;
-    for (int32_t l = 0; status == COT_OK && l < c->r->o.layers; l++) {
-        find_rates(c, l);
-        status = search_layer(c, l, &c->layer[l], RETURNS, NULL, error);
-        c->layer[l].taken = c->layer[l].marks;
-    }
+    const cot_status status = search_emptying(c, RETURNS, error);
+    for (int32_t l = 0; status == COT_OK && l < c->r->o.layers; l++) c->layer[l].taken = c->layer[l].marks;
     return status;
 }
 

@@ -166,18 +166,25 @@ void cot_served_constraints_open(cot_served_constraints *s, const cot_tokenizer 
     pthread_mutex_init(&s->lock, NULL);
 }
 
-/* Beside tools the format is tried by itself: in the grammar of both what nothing can meet leaves calls, and a fault has no name. */
-static bool check_format(const cot_served_constraints *s, cot_api_constraint *c, cot_api_error *error)
+/* Compiles what the field of that name says. False, with `error` filled in, where that is nothing that a text can be. */
+static bool compile_field(cot_constraint **out, const cot_served_constraints *s, cot_constraint_kind kind,
+                          const char *text, const char *name, cot_api_error *error)
 {
-    static const char name[] = "response_format";
-    cot_constraint *alone;
     cot_error reason;
-    const cot_status status = cot_constraint_compile(&alone, s->compiler, COT_CONSTRAINT_JSON_SCHEMA,
-                                                     c->format, strlen(c->format), &reason);
-    cot_constraint_close(alone);
+    const cot_status status = cot_constraint_compile(out, s->compiler, kind, text, strlen(text), &reason);
     if (status == COT_OUT_OF_MEMORY) return cot_api_fail_of(error, 503, name, &reason);
     return status == COT_OK ||
            cot_api_fail(error, 400, "invalid_value", name, "'%s': %s", name, reason.message);
+}
+
+/* Beside tools the format is tried by itself: in the grammar of both what nothing can meet leaves calls, and a fault has no name. */
+static bool check_format(const cot_served_constraints *s, const cot_api_constraint *c, cot_api_error *error)
+{
+    cot_constraint *alone;
+    const bool good =
+        compile_field(&alone, s, COT_CONSTRAINT_JSON_SCHEMA, c->format, "response_format", error);
+    cot_constraint_close(alone);
+    return good;
 }
 
 /* The size of a grammar is that of all that it holds, of which the format may be the most. */
@@ -206,11 +213,7 @@ bool cot_served_constraints_compile(cot_served_constraints *s, cot_api_constrain
         return cot_api_fail(error, 400, "unsupported_parameter", field, "'%s': %s", field, reason.message);
     if (opened != COT_OK) return cot_api_fail_of(error, 400, field, &reason);
     if ((c->format && !check_format(s, c, error)) || !check_size(c, error)) return false;
-    const cot_status status =
-        cot_constraint_compile(&c->compiled, s->compiler, c->kind, c->text, strlen(c->text), &reason);
-    if (status == COT_OUT_OF_MEMORY) return cot_api_fail_of(error, 503, c->name, &reason);
-    return status == COT_OK ||
-           cot_api_fail(error, 400, "invalid_value", c->name, "'%s': %s", c->name, reason.message);
+    return compile_field(&c->compiled, s, c->kind, c->text, c->name, error);
 }
 
 void cot_served_constraints_close(cot_served_constraints *s)
