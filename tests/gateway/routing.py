@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
 from serving import Answering, MODEL, PROGRAM, SECONDS, Server, free_ports, mock  # noqa: E402, F401
@@ -52,6 +53,19 @@ class Router(Server):
             if line.startswith(name + " ") or line.startswith(name + "{"):
                 return float(line.rsplit(" ", 1)[1])
         raise AssertionError(name)
+
+
+class RouterTest(unittest.TestCase):
+    """What tests of routers ask for again and again."""
+
+    def wait(self, condition):
+        end = time.monotonic() + SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+
+    def peer(self, router, name):
+        return router.figure(f"coterie:router_peer_{name}")
 
 
 def url(server):

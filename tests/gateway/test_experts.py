@@ -7,7 +7,7 @@ import tempfile
 import time
 import unittest
 
-from routing import MODEL, PROGRAM, SECONDS, Engine, Router, Server, engine, free_ports, mocks, stream, url
+from routing import MODEL, PROGRAM, SECONDS, Engine, Router, RouterTest, Server, engine, free_ports, mocks, stream, url
 
 BLOCK = 64
 
@@ -16,15 +16,9 @@ def prompt(kind, tail):
     return [kind * 7 + i % 50 for i in range(BLOCK)] + [tail + i % 30 for i in range(BLOCK)]
 
 
-class Experts(unittest.TestCase):
+class Experts(RouterTest):
     def ask(self, router, ids, tokens=4):
         return stream(router, "/v1/completions", {"prompt": ids, "max_tokens": tokens, "ignore_eos": True})
-
-    def wait(self, condition):
-        end = time.monotonic() + SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
 
     def test_signatures_are_learnt(self):
         with engine() as one, engine() as two, Router([one, two]) as router:

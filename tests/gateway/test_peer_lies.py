@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import sys
-import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
@@ -16,7 +15,7 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
     os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
 
 import msgspec  # noqa: E402
-from routing import SECONDS, Router, mocks, stream, url  # noqa: E402
+from routing import Router, RouterTest, mocks, stream, url  # noqa: E402
 import zmq  # noqa: E402
 
 SLOW = {"ttft_ms": 1, "tpot_ms": 20}
@@ -50,16 +49,7 @@ class Liar:
         self.tell("assigned", number, worker, rank, tokens, cached, most, keys)
 
 
-class Lies(unittest.TestCase):
-    def wait(self, condition):
-        end = time.monotonic() + SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
-
-    def peer(self, router, name):
-        return router.figure(f"coterie:router_peer_{name}")
-
+class Lies(RouterTest):
     def test_lies(self):
         """What cannot be right is ignored and counted, and told by name once."""
         with mocks(2, SLOW) as servers, Liar() as liar, Router(servers, "--peers", liar.endpoint) as router:

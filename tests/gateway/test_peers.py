@@ -7,22 +7,13 @@ import signal
 import time
 import unittest
 
-from routing import SECONDS, Router, free_ports, kill, mocks, stream
+from routing import Router, RouterTest, free_ports, kill, mocks, stream
 
 SLOW = {"ttft_ms": 1, "tpot_ms": 20}
 HELD = {"max_tokens": 3000, "ignore_eos": True}
 
 
-class Peers(unittest.TestCase):
-    def wait(self, condition):
-        end = time.monotonic() + SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
-
-    def peer(self, router, name):
-        return router.figure(f"coterie:router_peer_{name}")
-
+class Peers(RouterTest):
     def hold(self, router, stack):
         """Begins a stream that goes on until the test is over, of a prompt of its own; the worker."""
         self.held = getattr(self, "held", 0) + 1
