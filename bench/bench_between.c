@@ -111,7 +111,7 @@ static cot_engine *open_engine(const struct options *o)
     return engine;
 }
 
-/* What prompts or tokens behind them take in layers with a state. */
+/* Measures a round: prompts of `tokens`, then as many tokens a sequence as are forced. */
 static struct round run(cot_engine *engine, int64_t sequences, int64_t tokens, int64_t forced)
 {
     int32_t *ids = malloc((size_t)(tokens + forced) * sizeof *ids);

@@ -1,4 +1,4 @@
-/* What can be said of a JSON schema without keeping to it. */
+/* This header judges a JSON schema by itself, so that one that no text meets is refused before it is compiled. */
 #ifndef COT_BASE_JSON_SCHEMA_H
 #define COT_BASE_JSON_SCHEMA_H
 #include <jansson.h>

@@ -114,7 +114,7 @@ static size_t spare_bytes(const cot_engine *e, const cot_engine_options *o)
     return bytes * (size_t)o->experts.spare_slots * (size_t)e->info.ranks;
 }
 
-/* What of the options' memory is left for pages beside states, which never give theirs up, and slots. Errors: INVALID_ARGUMENT: not enough for the
+/* Finds what of the options' memory is left for pages beside states, which never give theirs up, and slots. Errors: INVALID_ARGUMENT: not enough for the
  * model's context. */
 static cot_status share_memory(size_t *kv_bytes, cot_budgeting *b, const cot_engine *e,
                                const cot_engine_options *o, cot_error *error)

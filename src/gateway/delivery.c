@@ -251,8 +251,8 @@ static bool keep_head(cot_delivery *d, const event_places *e)
     return d->id && d->created;
 }
 
-/* What stands `before` the choices of an event, or behind them: id and time of the first event; the prompt's ids, unless the client is
- * not to see them. */
+/* Copies what stands `before` the choices of an event, or behind them, with the id and time of the first event, and without the prompt's
+ * ids where the client is not to see them. */
 static void show_head(const cot_delivery *d, copier *out, const event_places *e, bool before, bool hides_ids)
 {
     struct {

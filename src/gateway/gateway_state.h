@@ -246,7 +246,7 @@ void cot_gateway_close_tables(cot_gateway *g);
 void cot_gateway_check_tables(cot_gateway_worker *w, const json_t *document);
 /* Of the layers that calls are of, where no worker says it. */
 double cot_gateway_layers_every(const cot_gateway *g);
-/* What a prompt of these ids [count] will call, malloc'd; NULL: the tables do not know. It counts among what is usual until workers
+/* Foretells what a prompt of these ids [count] will call, malloc'd; NULL: the tables do not know. That counts among what is usual until workers
  * tell of enough. */
 cot_route_calls *cot_gateway_foretell(cot_gateway *g, const int32_t *ids, size_t count);
 

@@ -23,7 +23,7 @@ void cli_margin_begin(cli_margin *m, FILE *file);
 /* Writes UTF-8 in whole characters. The caller flushes the file. */
 void cli_margin_write(cli_margin *m, const char *text, size_t bytes);
 
-/* What was written last stays where it is: something else has been written to the terminal. */
+/* Leaves what was written last where it is, since something else has been written to the terminal behind it. */
 void cli_margin_leave(cli_margin *m);
 
 #endif
