@@ -19,6 +19,8 @@ static const int64_t SILENT_NS = 3000000000;
 static const char topic[] = "router";
 enum { MOST_MESSAGE_BYTES = 1 << 20, MOST_UNREAD = 10000, KEPT = 1 };
 static const uint64_t MOST_TOKENS = 1 << 30; // of a prompt, and of an answer
+static const uint64_t MOST_BLOCKS =
+    1 << 20; // that a peer tells of in a second: what the index takes in meanwhile
 
 /* A request of the peer's. */
 typedef struct sent {
@@ -37,7 +39,8 @@ struct cot_gateway_peer {
     uint64_t router;   // as it calls itself
     uint64_t expected; // number of its next message
     uint64_t last_id;
-    sent *sent; // [count] by rising ids
+    uint64_t blocks; // of requests that it told of since the last tick
+    sent *sent;      // [count] by rising ids
     size_t count, room;
     uint64_t ignored;
     bool has_told; // why something is ignored; until it begins anew
@@ -244,7 +247,12 @@ static void take_assigned(cot_gateway_peer *p, const cot_peer_message *m)
     const uint64_t number = cot_route_assigned(g->book, &request, &decision, now_ns);
     if (!number) return;
     p->sent[p->count++] = (sent){.id = m->id, .number = number, .max_tokens = m->max_tokens};
-    if (m->blocks) cot_route_feed_assume(t->feed, m->keys, m->blocks, now_ns);
+    p->blocks += m->blocks;
+    if (p->blocks > MOST_BLOCKS)
+        ignore(p, "tells of more blocks than a second has time for: requests count, where their blocks are "
+                  "does not");
+    else if (m->blocks)
+        cot_route_feed_assume(t->feed, m->keys, m->blocks, now_ns);
 }
 
 static void take_end(cot_gateway_peer *p, const cot_peer_message *m)
@@ -299,6 +307,7 @@ void cot_gateway_tick_peers(cot_gateway *g, int64_t now_ns)
 {
     if (g->peer_publisher) tell_alive(g);
     for (cot_gateway_peer *p = g->peers; p; p = p->next) {
+        p->blocks = 0;
         if (!p->is_heard || now_ns - p->heard_ns < SILENT_NS) continue;
         forget(p);
         tell(p, COT_LOG_WARNING, "is silent: what it sent counts no more");

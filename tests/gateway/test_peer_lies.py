@@ -27,6 +27,7 @@ class Liar:
     def __init__(self):
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.PUB)
+        self.socket.sndhwm = 0  # nothing is dropped
         self.endpoint = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
         self.number = 0
 
@@ -189,6 +190,40 @@ class Lies(RouterTest):
                 for end in ends:
                     self.assertEqual((running[end], ignored[end] > 0), (up[end], up[end] == 0))
                 router.must_say(f"peer '{min(up, key=up.get)}' is a router that is heard at another address: it is ignored")
+
+    def test_more_blocks_than_a_second_has_time_for(self):
+        """They are assumed to be nowhere; the requests themselves count, and the next ones' blocks do again."""
+        each, number = 1024, 0
+        with mocks(1, SLOW) as servers, Liar() as liar, Router(servers, "--peers", liar.endpoint) as router:
+
+            def hear():
+                liar.alive()
+                return self.peer(router, "up") == 1
+
+            def flood(count):
+                nonlocal number
+                for _ in range(count):
+                    number += 1
+                    keys = b"".join((number * each + i).to_bytes(8, "little") for i in range(each))
+                    liar.assigned(number, url(servers[0]), tokens=16 * each + 1, keys=keys)
+
+            self.wait(hear)
+            flood(8)
+            self.wait(lambda: router.figure("coterie:router_index_blocks") == 8 * each)
+            self.assertEqual(self.peer(router, "ignored_total"), 0)
+            flood(2100)  # of which a second takes 1,024
+            self.wait(lambda: self.peer(router, "requests_running") == number)
+            self.assertGreater(self.peer(router, "ignored_total"), 0)
+            self.assertLess(router.figure("coterie:router_index_blocks"), number * each)
+            router.must_say("tells of more blocks than a second has time for")
+
+            def taken_again():
+                before = router.figure("coterie:router_index_blocks")
+                flood(1)
+                self.wait(lambda: self.peer(router, "requests_running") == number)
+                return router.figure("coterie:router_index_blocks") == before + each
+
+            self.wait(taken_again)
 
 
 if __name__ == "__main__":
