@@ -15,7 +15,7 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
     os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
 
 import msgspec  # noqa: E402
-from routing import Router, RouterTest, mocks, stream, url  # noqa: E402
+from routing import Engine, Router, RouterTest, mocks, stream, url  # noqa: E402
 import zmq  # noqa: E402
 
 SLOW = {"ttft_ms": 1, "tpot_ms": 20}
@@ -224,6 +224,39 @@ class Lies(RouterTest):
                 return router.figure("coterie:router_index_blocks") == before + each
 
             self.wait(taken_again)
+
+    def test_what_peers_send_tries_no_worker(self):
+        """The one request that tries a worker whose breaker was open is the router's own: how a peer's went is not told."""
+        is_broken = True
+
+        def answer(handler):
+            handler.close_connection = True
+            if not is_broken:
+                handler.send_response(200)
+                handler.send_header("Content-Length", "2")
+                handler.end_headers()
+                handler.wfile.write(b"{}")
+
+        with Engine(answer) as engine, Liar() as liar, Router([url(engine)], "--peers", liar.endpoint) as router:
+
+            def ask():
+                return router.send("POST", "/v1/completions", {"prompt": "x"})[0]
+
+            def is_open():
+                return router.workers()[0]["targets"][0]["breaker_open"]
+
+            def hear():
+                liar.alive(model="")
+                return self.peer(router, "up") == 1
+
+            self.wait(lambda: ask() != 200 and is_open())
+            is_broken = False
+            self.wait(lambda: not is_open() and router.workers()[0]["state"] == "up")
+            self.wait(hear)
+            liar.assigned(1, url(engine))
+            self.wait(lambda: self.peer(router, "requests_running") == 1)
+            self.assertFalse(is_open())
+            self.assertEqual(ask(), 200)
 
 
 if __name__ == "__main__":
