@@ -97,7 +97,9 @@ static cot_status check_moves(const cot_engine_options *o, int rebalance, cot_er
     const struct {
         bool given, heeded;
         const char *what;
-    } rows[] = {{o->experts.migration_share != 0, moves,
+    } rows[] = {{o->experts.spare_slots, moves,
+                 "spare slots: experts do not move (movable, or rebalance), and nothing would fill them"},
+                {o->experts.migration_share != 0, moves,
                  "migration share: experts do not move (movable, or rebalance)"},
                 {o->experts.migration_bandwidth != 0, moves,
                  "migration bandwidth: experts do not move (movable, or rebalance)"},

@@ -95,7 +95,13 @@ static void spare_slots_stand_in_place_of_slots(void **state)
     (void)state;
     cot_engine_options o = plain();
     o.experts.spare_slots = 1;
-    must_resolve(&o, "spare slots alone");
+    o.experts.rebalance = NULL;
+    must_refuse(&o, "spare slots alone", "spare slots: experts do not move (movable, or rebalance)");
+    o.experts.rebalance = "load";
+    must_resolve(&o, "spare slots that rebalancing fills");
+    o.experts.rebalance = NULL;
+    o.experts.movable = true;
+    must_resolve(&o, "spare slots that others fill");
     o.experts.slots = 40;
     must_refuse(&o, "both", "expert slots 40 and spare slots 1");
 }

@@ -195,7 +195,7 @@ class Moves(unittest.TestCase):
             self.assertEqual(server.complete(**BODY)["choices"][0]["text"], text)
 
     def test_who_may_and_when(self):
-        with serving.Server("--ranks", RANKS, "--spare-slots", 1) as server:
+        with serving.Server("--ranks", RANKS) as server:
             status, answer = put(server, placement(server))
             self.assertEqual((status, answer["error"]["message"]), (400, "experts stay where they are (--movable lets them move)"))
         with serving.Server(*MOVABLE, env={"COTERIE_API_KEY": "secret"}) as server:
@@ -215,6 +215,8 @@ class Moves(unittest.TestCase):
                 self.assertEqual(server.send(method, path, b"{}" if method == "PUT" else None)[0], 404)
         for options, why in ((("--migration-bandwidth", "-1"), "--migration-bandwidth takes "), (("--migration-share", "0"), "--migration-share takes "),
                              (("--spare-slots", "1", "--expert-slots", "40"), "expert slots 40 and spare slots 1"),
+                             (("--ranks", "4", "--movable", "--spare-slots", "65535"), "'spare-slots' uses 65544 slots of a rank, at most 16383 can be on 4 ranks"),
+                             (("--spare-slots", "1"), "spare slots: experts do not move (movable, or rebalance), and nothing would fill them"),
                              (("--migration-share", "0.02"), "migration share: experts do not move (movable, or rebalance)"),
                              (("--migration-bandwidth", "1"), "migration bandwidth: experts do not move"),
                              (("--movable", "--migration-share", "0.5", "--migration-bandwidth", "1"), "one of them says how fast experts move")):
