@@ -29,7 +29,8 @@ typedef struct cot_roof {
     size_t buffer_bytes;
 } cot_roof;
 
-/* Bytes that reads stream over where nobody says: four times the last-level cache, at least 512 MiB. */
+/* Bytes that reads stream over where nobody says: four times the last-level cache, but no more than a quarter of this machine's
+ * memory, and at least 512 MiB. */
 size_t cot_roof_buffer_bytes(void);
 
 /* Measures the roofs with `threads` threads (1 to 256), each the best of several short runs; reads stream

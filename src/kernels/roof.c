@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { MOST_THREADS = 256, FLOP_RUNS = 5, READ_RUNS = 4 };
 static const double flop_run_ns = 80e6;
@@ -160,8 +161,11 @@ static cot_status measure(struct measurement *all, cot_error *error)
 
 size_t cot_roof_buffer_bytes(void)
 {
-    const size_t least = (size_t)1 << 29, four_caches = 4 * cot_last_level_cache_bytes();
-    return four_caches > least ? four_caches : least;
+    const size_t least = (size_t)1 << 29, cache = cot_last_level_cache_bytes();
+    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    const size_t quarter = pages > 0 && page_bytes > 0 ? (size_t)pages / 4 * (size_t)page_bytes : least,
+                 bytes = cache < quarter / 4 ? 4 * cache : quarter; // a cache may be told too large
+    return bytes > least ? bytes : least;
 }
 
 cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,

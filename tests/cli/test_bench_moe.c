@@ -404,10 +404,9 @@ static void test_memory(void **state)
 {
     (void)state;
     const double cache = (double)cot_last_level_cache_bytes(), megabyte = 1 << 20,
-                 least = (4 * cache > 512 * megabyte ? 4 * cache : 512 * megabyte) +
-                         (cache <= 0                   ? 64 * megabyte
-                          : 2 * cache < 512 * megabyte ? 2 * cache
-                                                       : 512 * megabyte);
+                 least = (double)cot_roof_buffer_bytes() + (cache <= 0                   ? 64 * megabyte
+                                                            : 2 * cache < 512 * megabyte ? 2 * cache
+                                                                                         : 512 * megabyte);
     for (int fabric = 0; fabric < 2; fabric++) {
         double needed, available;
         if (!run_within(400000, fabric ? "--ranks 2 --fabric processes" : "--ranks 2")) {

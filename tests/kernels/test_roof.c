@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The context counts the looks, of which the third finds a reason to end. */
 static cot_status end_at_third_look(void *context, cot_error *error)
@@ -15,11 +16,47 @@ static cot_status end_at_third_look(void *context, cot_error *error)
     return error->status = COT_PEER_FAILED;
 }
 
-/* Whatever this machine's is (tests.cmake). */
+static size_t told_cache = (size_t)136 << 20;
+static long told_gigabytes; // of memory; 0: as the system says
+
+/* Whatever this machine's are (tests.cmake). */
 size_t __wrap_cot_last_level_cache_bytes(void);
 size_t __wrap_cot_last_level_cache_bytes(void)
 {
-    return (size_t)136 << 20;
+    return told_cache;
+}
+
+long __real_sysconf(int name);
+long __wrap_sysconf(int name);
+long __wrap_sysconf(int name)
+{
+    return name == _SC_PHYS_PAGES && told_gigabytes ? (told_gigabytes << 30) / __real_sysconf(_SC_PAGESIZE)
+                                                    : __real_sysconf(name);
+}
+
+/* A cache that the system does not tell, or tells wrongly, leaves a buffer that fits in memory. */
+static void wrong_caches(void)
+{
+    const size_t megabyte = 1 << 20;
+    const struct {
+        size_t cache;
+        long gigabytes;
+        size_t bytes;
+    } of[] = {{0, 24, 512 * megabyte},
+              {32 * megabyte, 24, 512 * megabyte},
+              {1024 * megabyte, 24, 4096 * megabyte},
+              {1024 * megabyte, 4, 1024 * megabyte},
+              {1024 * megabyte, 1, 512 * megabyte},
+              {SIZE_MAX / 2, 24, 6144 * megabyte}};
+    const size_t cache = told_cache;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        told_cache = of[i].cache;
+        told_gigabytes = of[i].gigabytes;
+        CHECK(cot_roof_buffer_bytes() == of[i].bytes, "a cache of %zu bytes, %ld GiB of memory: %zu bytes",
+              told_cache, told_gigabytes, cot_roof_buffer_bytes());
+    }
+    told_cache = cache;
+    told_gigabytes = 0;
 }
 
 int main(void)
@@ -28,6 +65,7 @@ int main(void)
     cot_error error = {0};
     enum { BYTES = 8 << 20 };
     printf("cpu %s, last-level cache %zu bytes\n", cot_cpu_name(), cot_last_level_cache_bytes());
+    wrong_caches();
     CHECK(*cot_cpu_name() && cot_cpu_name() == cot_cpu_name(), "a constant name");
     CHECK(cot_roof_measure(&roof, 2, NULL, BYTES, NULL, NULL, &error) == COT_OK, "%s", error.message);
     printf("2 threads: f32 %.3g flop/s, bf16 %.3g flop/s, read %.3g byte/s\n", roof.f32_flops,

@@ -1,5 +1,5 @@
-# A roof's buffer is as long as a cache's size says, which the test tells.
-target_link_options(kernels_test_roof PRIVATE -Wl,--wrap=cot_last_level_cache_bytes)
+# A roof's buffer is as long as a cache's size and the memory's say, which the test tells.
+target_link_options(kernels_test_roof PRIVATE -Wl,--wrap=cot_last_level_cache_bytes -Wl,--wrap=sysconf)
 
 # The AVX-512 tables on any CPU with AVX2: the same files and the same tests, their intrinsics emulated by SIMDe.
 find_path(SIMDE_INCLUDE simde/x86/avx512.h)
