@@ -20,7 +20,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static double flops[2], reads[2]; // of every second measurement, and of the others
+enum { TURNS = 4 };
+static double flops[TURNS], reads[TURNS]; // of one measurement after the other, over and over
 static int measured;
 static size_t asked_bytes,
     told_bytes;    // of a roof's buffer; of weights, if not 0, instead of the engine's own
@@ -49,7 +50,7 @@ cot_status __wrap_cot_roof_measure(cot_roof *roof, int threads, const char *isa,
     (void)threads, (void)isa;
     asked_bytes = buffer_bytes;
     if (kills) return kill_child(look, context, error);
-    const double f = flops[measured % 2], r = reads[measured % 2];
+    const double f = flops[measured % TURNS], r = reads[measured % TURNS];
     measured++;
     *roof = (cot_roof){f, 2 * f, 4 * f, r, buffer_bytes};
     return COT_OK;
@@ -88,8 +89,10 @@ static int run_program(void *context)
 
 static void set_roofs(double flops0, double flops1, double reads0, double reads1)
 {
-    flops[0] = flops0, flops[1] = flops1;
-    reads[0] = reads0, reads[1] = reads1;
+    for (int i = 0; i < TURNS; i++) {
+        flops[i] = i % 2 ? flops1 : flops0;
+        reads[i] = i % 2 ? reads1 : reads0;
+    }
 }
 
 /* The lines of prefill and decode hold this; NULL: an ordinary share. */
@@ -186,6 +189,24 @@ static void test_model_over_roof(void **state)
     const double told = json_real_value(json_object_get(json, "decode_flops")) /
                         json_real_value(json_object_get(json, "decode_tokens_per_second"));
     if (fabs(told / token - 1) > 1e-3) fail_msg("a token is %g operations, told %g", token, told);
+    json_decref(json);
+}
+
+/* Three runs, each held against the higher roofs of those before and after it: of the first multiplying is the larger, by far, of
+ * the other two reading is; of the medians of shares multiplying's is the higher. */
+static void test_model_larger_roof(void **state)
+{
+    (void)state;
+    static const double flops_of[TURNS] = {1e15, 1e15, 1e18, 1e27},
+                        reads_of[TURNS] = {1e30, 1e12, 1e12, 1e22};
+    memcpy(flops, flops_of, sizeof flops);
+    memcpy(reads, reads_of, sizeof reads);
+    measured = 0;
+    RUN("bench", "model", "--layers", "1", "--prompt-tokens", "4", "--decode-tokens", "2", "--repeat", "3",
+        "--threads", "2", "--json");
+    json_t *json = json_loads(c.out, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(json, "prefill_larger_roof")), "read");
+    assert_string_equal(json_string_value(json_object_get(json, "decode_larger_roof")), "read");
     json_decref(json);
 }
 
@@ -361,15 +382,11 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubts),
-        cmocka_unit_test(test_model),
-        cmocka_unit_test(test_model_over_roof),
-        cmocka_unit_test(test_model_buffer),
-        cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_named_forms),
-        cmocka_unit_test(test_kernels_refusals),
+        cmocka_unit_test(test_doubts),          cmocka_unit_test(test_model),
+        cmocka_unit_test(test_model_over_roof), cmocka_unit_test(test_model_larger_roof),
+        cmocka_unit_test(test_model_buffer),    cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_lost_rank),       cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_named_forms),     cmocka_unit_test(test_kernels_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

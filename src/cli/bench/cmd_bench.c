@@ -109,6 +109,7 @@ struct phase {
     double tokens, flops, bytes;       // a second
     double multiply_share, read_share; // of its roofs
     double over_roof;                  // its time over the least that both roofs allow
+    double reads_bound;                // 1 where the larger of these is that of reads, else 0
 };
 
 /* One repetition's rates. The machine's speed drifts: each is held against roofs of its own, for which those measured
@@ -197,7 +198,7 @@ struct phase_spread {
     struct spread tokens, flops, bytes;
     struct spread share; // of the roof that is always named: of prefill multiplying, of decode reading
     struct spread over_roof;
-    bool reads_bound; // the larger of both roofs is that of reads
+    bool reads_bound; // in most repetitions the larger of both roofs was that of reads
     char doubt[96],
         over_doubt[96]; // why the share, and the time over the larger roof, are not to be trusted, or ""
 };
@@ -206,14 +207,13 @@ static struct phase_spread phase_spread_of(const struct rates *rates, int n, siz
 {
 #define OF(field) spread_of(rates, n, phase + offsetof(struct phase, field))
 #define DRIFT(field) spread_of(rates, n, offsetof(struct rates, field)).median
-    const struct spread multiply = OF(multiply_share), read = OF(read_share);
     const double drifts[] = {DRIFT(multiply_drift), DRIFT(read_drift)};
     struct phase_spread p = {.tokens = OF(tokens),
                              .flops = OF(flops),
                              .bytes = OF(bytes),
-                             .share = reads ? read : multiply,
+                             .share = reads ? OF(read_share) : OF(multiply_share),
                              .over_roof = OF(over_roof),
-                             .reads_bound = read.median > multiply.median};
+                             .reads_bound = OF(reads_bound).median > 0.5};
 #undef DRIFT
 #undef OF
     cli_roof_doubt(p.doubt, p.share.most, drifts[reads]);
@@ -321,6 +321,7 @@ static void hold_phase(struct phase *p, double multiply_roof, double read_roof)
     p->multiply_share = p->flops / multiply_roof;
     p->read_share = p->bytes / read_roof;
     p->over_roof = 1 / fmax(p->multiply_share, p->read_share);
+    p->reads_bound = p->read_share > p->multiply_share;
 }
 
 static void hold_against_roofs(struct rates *rates, const char *precision, const cot_roof *before,
