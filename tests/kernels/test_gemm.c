@@ -197,7 +197,7 @@ static void nan_and_infinity_propagate(check_draws *draws, const cot_kernels *ke
 /* Two matrices in turn: the bits of either alone. */
 static void pairs(check_draws *draws, const cot_kernels *kernels, cot_dtype type)
 {
-    int64_t m = random_between(draws, 1, 20), k = random_between(draws, 1, 300),
+    int64_t m = random_between(draws, 1, 20), k = random_between(draws, 1, 700),
             panels = random_between(draws, 1, 4);
     problem both = make(draws, type, m, 2 * panels * 32, k, false, true);
     cot_gemm g = both.g;
@@ -285,6 +285,9 @@ int main(int argc, char **argv)
             for (int64_t m = 1; m <= 30; m++) // every height of a tile
                 all_of(draws, kernels, types[t], m, random_between(draws, 1, 140),
                        random_between(draws, 1, 70));
+            for (int64_t m = 5; m <= 26; m++) // tiles that take turns, over pairs of panels and the odd one
+                all_of(draws, kernels, types[t], m, random_between(draws, 97, 230),
+                       random_between(draws, 700, 1100));
             for (int i = 0; i < 40; i++)
                 all_of(draws, kernels, types[t], random_between(draws, 1, 9), random_between(draws, 1, 200),
                        random_between(draws, 1, 40));

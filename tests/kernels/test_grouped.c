@@ -409,6 +409,11 @@ int main(int argc, char **argv)
                     all_of(draws, kernels, format, type, rounded, m, random_between(draws, 1, 100),
                            k / unit * unit + (k < unit ? unit : 0));
                 }
+                // Tiles of few.h that take turns, over pairs of panels and the odd one.
+                const int64_t most = format == COT_FORMAT_INT8 && rounded ? 26 : 0;
+                for (int64_t m = 5; m <= most; m += random_between(draws, 1, 3))
+                    all_of(draws, kernels, format, type, rounded, m, random_between(draws, 33, 110),
+                           random_between(draws, 250, 1300));
                 all_of(draws, kernels, format, type, rounded, 1, 1, 32);
                 all_of(draws, kernels, format, type, rounded, 3, 33, 2880); // longer than any range of k
                 all_of(draws, kernels, format, type, rounded, 9, 33, 1312);

@@ -1,8 +1,8 @@
 /* Few rows: reading B is most of the work, or as much as multiplying, so that it is read once and straight from memory.
- * Tiles go down a strip of B: WIDE_PANELS panels where the rows are so few that one tile's registers hold their sums,
- * else one panel, in one tile or in several. A strip goes by in chunks that the first cache keeps. While the tiles of a
- * chunk multiply, each for its share, they ask for the chunk that is read next; behind a strip's last chunk that is the
- * first one of the next strip. So memory never waits for the multiply-adds, nor they for memory. Included by gemm.h. */
+ * Tiles go down a strip of B: WIDE_PANELS panels where the rows are fewest (wide_rows), else one panel; in one tile, or in
+ * several that take turns. A strip goes by in chunks that the first cache keeps. While the tiles of a chunk multiply, each
+ * for its share, they ask for the chunk that is read next; behind a strip's last chunk that is the first one of the next
+ * strip. So memory never waits for the multiply-adds, nor they for memory. Included by gemm.h. */
 INLINE void few_f32(int rows, int vectors, const struct tile *t)
 {
     const float *a = t->a, *b = t->b;
@@ -89,12 +89,30 @@ static int64_t strip_width(const struct strip *s, int64_t height)
     return s->wide ? WIDE_PANELS * COT_PANEL : short_vectors[height] * LANES;
 }
 
+/* Up to how many rows of A a strip is of WIDE_PANELS: from memory two streams that go far ahead of the tiles are faster than
+ * one. Words of bf16 each tile takes apart for itself, which costs more than that gains where B comes from a cache. */
+static int64_t wide_rows(const struct block *block)
+{
+    const cot_gemm *g = block->g;
+    if (g->format == COT_FORMAT_INT8) return WIDE_TURNS_I8 * WIDE_ROWS;
+    if (g->type == COT_BF16) {
+#ifdef V_DOT
+        return WIDE_ROWS; // pairs are multiplied as they are, and that takes longer than reading
+#else
+        if ((block->p1 - block->p0) * COT_PANEL * word_bytes(g, g->k) < FAR_BYTES) return WIDE_ROWS;
+#endif
+    }
+    return WIDE_TURNS * WIDE_ROWS;
+}
+
 static struct strip strip_of(const struct block *block, int64_t panel)
 {
     const cot_gemm *g = block->g;
-    struct strip s = {.panel = panel, .panels = 1, .cuts = (block->rows + SHORT_ROWS - 1) / SHORT_ROWS};
-    s.wide = block->rows <= WIDE_ROWS && panel + WIDE_PANELS <= block->p1;
+    struct strip s = {.panel = panel, .panels = 1};
+    s.wide = block->rows <= wide_rows(block) && panel + WIDE_PANELS <= block->p1;
     if (s.wide) s.panels = WIDE_PANELS;
+    const int64_t most = s.wide ? WIDE_ROWS : SHORT_ROWS;
+    s.cuts = (block->rows + most - 1) / most;
     for (int64_t t = 0; t < s.cuts; t++)
         s.passes +=
             s.panels * COT_PANEL / strip_width(&s, block->rows * (t + 1) / s.cuts - block->rows * t / s.cuts);

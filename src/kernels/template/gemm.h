@@ -10,6 +10,9 @@
  *   SHORT(X)  heights 1 .. SHORT_ROWS for few rows; the width divides a panel
  *   WIDE(X)   heights 1 .. WIDE_ROWS over WIDE_PANELS panels: as many chains of sums as the multiply-add's
  *             latency asks, and fewer words of A for each of B
+ *   WIDE_TURNS, WIDE_TURNS_I8
+ *             how many such tiles of floats or bf16, and of whole numbers, take turns over WIDE_PANELS panels before
+ *             more rows go down one panel at a time
  *   V_DOT     defined where v_dot(pairs of a, pairs of b, c) exists
  *   I_DOT     defined where i_dot(fours of unsigned bytes, fours of signed bytes, c) exists
  *

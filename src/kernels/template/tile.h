@@ -26,6 +26,8 @@ enum {
     NEAR_BYTES = 4096, // of B in a chunk, and how far ahead it is asked for: memory's latency at 8 rows' pace
     TURNS_BYTES =
         16384, // the same where several tiles take turns over a chunk, which the first cache keeps for them
+    FAR_BYTES =
+        1 << 17, // of B, at least, that comes from memory: a model of smaller products stays in caches
     STEP_BYTES = COT_PANEL * 4 // of a panel: a row of floats, a pair of bf16
 };
 

@@ -181,12 +181,12 @@ static inline ivec i_pair_dot(ivec a, ivec b, ivec sum)
 #endif
 
 /* 32 registers: 12 x 2 sums, or 6 x 4 and B's vectors. */
-enum { TALL_ROWS = 12, TALL_VECTORS = 2, SHORT_ROWS = 12, WIDE_ROWS = 6 };
+enum { TALL_ROWS = 12, TALL_VECTORS = 2, SHORT_ROWS = 12, WIDE_ROWS = 6, WIDE_TURNS = 2 };
 enum { FEW_ROWS = 96 };
 #ifdef I_DOT
-enum { FEW_ROWS_I8 = 96 };
+enum { FEW_ROWS_I8 = 96, WIDE_TURNS_I8 = 4 };
 #else
-enum { FEW_ROWS_I8 = 24 };
+enum { FEW_ROWS_I8 = 24, WIDE_TURNS_I8 = 1 };
 #endif
 #define WIDE(X) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
 #define SHORT(X)                                                                                             \
