@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 
 enum { GROUP = 32, LANES = 8 }; // sums of squares in lanes, so that they run in vectors
 
@@ -55,38 +56,94 @@ void cot_quantise_by_most(int8_t *codes, cot_format kind, const float *x, int64_
 
 /* ---- groups of four bits ---- */
 
-/* Sum of squares of what INT4 by this scale leaves of a group. */
-static float int4_error(const float x[GROUP], float scale)
+static inline float sum_of(const float lanes[LANES])
 {
-    const float factor = 1 / scale;
-    float sums[LANES] = {0}, sum = 0;
-    for (int i = 0; i < GROUP; i += LANES)
-        for (int l = 0; l < LANES; l++) {
-            float code = round_whole(x[i + l] * factor);
-            code = code < -8 ? -8 : code;
-            code = code > 7 ? 7 : code;
-            const float error = x[i + l] - code * scale;
-            sums[l] += error * error;
-        }
-    for (int l = 0; l < LANES; l++) sum += sums[l];
+    float sum = 0;
+    for (int l = 0; l < LANES; l++) sum += lanes[l];
     return sum;
 }
 
-/* Scales that make the greatest magnitude a code from 5.5 to 9, of either sign: -8 reaches further than 7. */
+/* Sum of squares of what codes from `least` to `most`, each times the scale, leave of a group; `factor` is 1 / scale. */
+static float int4_error(const float x[GROUP], float scale, float factor, float least, float most)
+{
+    float sums[LANES] = {0};
+    for (int i = 0; i < GROUP; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float code = round_whole(x[i + l] * factor);
+            code = code < least ? least : code;
+            code = code > most ? most : code;
+            const float error = x[i + l] - code * scale;
+            sums[l] += error * error;
+        }
+    return sum_of(sums);
+}
+
+/* The same where no code comes to an end of their range. */
+static float int4_error_inside(const float x[GROUP], float scale, float factor)
+{
+    float sums[LANES] = {0};
+    for (int i = 0; i < GROUP; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            const float error = x[i + l] - round_whole(x[i + l] * factor) * scale;
+            sums[l] += error * error;
+        }
+    return sum_of(sums);
+}
+
+typedef struct best_scale {
+    float scale, error;
+} best_scale;
+
+static inline void try_scale(best_scale *best, float scale, float error)
+{
+    if (error < best->error) *best = (best_scale){scale, error};
+}
+
+/* The greatest number of a group and that of its negatives, 0 at least. */
+static void find_ends(float *up, float *down, const float x[GROUP])
+{
+    float most[LANES] = {0}, least[LANES] = {0};
+    for (int i = 0; i < GROUP; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            most[l] = x[i + l] > most[l] ? x[i + l] : most[l];
+            least[l] = x[i + l] < least[l] ? x[i + l] : least[l];
+        }
+    *up = *down = 0;
+    for (int l = 0; l < LANES; l++) {
+        *up = most[l] > *up ? most[l] : *up;
+        *down = -least[l] > *down ? -least[l] : *down;
+    }
+}
+
+/* Of scales that make the greatest magnitude a code from 5.5 to 9, of either sign, the first that leaves least: -8 reaches further than 7.
+ *
+ * Codes by -scale are those by the scale with their signs turned, but for where they end: at -7 and 8 instead of -8 and 7. So one sum does for
+ * both where no code comes beyond 7. Where codes of one sign alone do, and the greatest is 7.7 and more, the end at 8 has to be on their
+ * side: of the greatest the other leaves 0.4 squares of the scale more, of the rest no less, and rounding the sums hides a
+ * ten-thousandth of such a square (unless squares are so small that they lose bits). */
 static float int4_scale(const float x[GROUP], float most)
 {
-    float best = 0, least = INFINITY;
-    for (int i = 0; i < 15; i++)
-        for (int sign = -1; sign <= 1; sign += 2) {
-            const float scale =
-                cot_bf16_to_f32(cot_f32_to_bf16((float)sign * most / (5.5f + 0.25f * (float)i)));
-            const float error = int4_error(x, scale);
-            if (error < least) {
-                least = error;
-                best = scale;
-            }
+    enum { SCALES = 15, BEYOND = 9 }; // from that one on the greatest is 7.7 and more
+    float scales[SCALES], factors[SCALES], up, down;
+    best_scale best = {0, INFINITY};
+    find_ends(&up, &down, x);
+    for (int i = 0; i < SCALES; i++) {
+        scales[i] = cot_bf16_to_f32(cot_f32_to_bf16(most / (5.5f + 0.25f * (float)i)));
+        factors[i] = 1 / scales[i];
+    }
+    for (int i = 0; i < SCALES; i++) {
+        const float scale = scales[i], factor = factors[i], code = round_whole(most * factor);
+        const bool one_side =
+            i >= BEYOND && most > 0x1p-60f && round_whole((up < down ? up : down) * factor) <= 7;
+        if (code <= 7 || (one_side && code <= 8)) {
+            const bool negative = code <= 7 || up > down;
+            try_scale(&best, negative ? -scale : scale, int4_error_inside(x, scale, factor));
+            continue;
         }
-    return best;
+        if (!one_side || up > down) try_scale(&best, -scale, int4_error(x, scale, factor, -7, 8));
+        if (!one_side || down > up) try_scale(&best, scale, int4_error(x, scale, factor, -8, 7));
+    }
+    return best.scale;
 }
 
 static const float e2m1[8] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
