@@ -39,7 +39,8 @@ typedef struct cot_engine_routing {
 } cot_engine_routing;
 
 /* Loads a model folder and starts the group. `*notes`, where not NULL, receives malloc'd lines about tensors
- * that were skipped, one that begins with "warning: " about what contradicts config.json, or NULL; the caller frees it. Errors: what reading the model gives; INVALID_ARGUMENT (an
+ * that were skipped, one that begins with "warning: " about what contradicts config.json, one about experts that were rounded to
+ * four bits while they were loaded, or NULL; the caller frees it. Errors: what reading the model gives; INVALID_ARGUMENT (an
  * option, named, or a placement or tables of another number of experts or ranks or of other layers); UNSUPPORTED (this CPU
  * or build does not have `isa`); OUT_OF_MEMORY with the bytes needed and available, before anything is loaded; SERVED
  * where the group was started from outside and this process was another rank than 0: it has served until the engine

@@ -46,6 +46,8 @@ typedef struct cot_convert_plan {
     size_t widened, widened_bytes; // tensors of GGUF's blocks that became fp32, and what they take
 } cot_convert_plan;
 
+/* Whether the model's layout has weights in these formats, whatever is stored. Errors: UNSUPPORTED. */
+cot_status cot_convert_check(const cot_checkpoint *checkpoint, cot_convert_formats formats, cot_error *error);
 /* What a checkpoint becomes, by the names that its family has. Where the family has experts in one tensor networks are MXFP4, and
  * attention and head as they lie; so is a head that is the embedding. Errors: UNSUPPORTED (a network's matrix that is of that kind already; one whose columns are no whole groups; what
  * the layout has not; rope_freqs), OUT_OF_MEMORY, and cot_stored_find's. On failure the plan is empty. */

@@ -215,12 +215,10 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->tensors[0].name, y->tensors[0].name);
 }
 
-cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint,
-                                 cot_convert_formats formats, cot_error *error)
+cot_status cot_convert_check(const cot_checkpoint *checkpoint, cot_convert_formats formats, cot_error *error)
 {
     const cot_config *config = &checkpoint->config;
     const bool stacked = config->family->stacked;
-    *plan = (cot_convert_plan){.formats = formats};
     if (config->nested || cot_family_shares_tensors(config->family))
         return cot_fail(error, COT_UNSUPPORTED, "of %s no folder is written: %s", config->family->model_type,
                         config->nested ? "it is a part of a model that does more than texts"
@@ -238,10 +236,20 @@ cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *c
                         config->family->model_type);
     if (config->tied_embeddings && formats.head != COT_FORMATS)
         return cot_fail(error, COT_UNSUPPORTED, "the head is the embedding, which is not rounded");
+    return COT_OK;
+}
+
+cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint,
+                                 cot_convert_formats formats, cot_error *error)
+{
+    const cot_config *config = &checkpoint->config;
+    *plan = (cot_convert_plan){.formats = formats};
+    cot_status status = cot_convert_check(checkpoint, formats, error);
+    if (status != COT_OK) return status;
     cot_config written = *config;
     written.gguf = false;
     planner p = {plan, checkpoint, &written, calloc(checkpoint->shards.tensor_count + 1, 1), error};
-    cot_status status = p.copied ? cot_weight_each(&written, &p, visit) : fail_memory(error);
+    status = p.copied ? cot_weight_each(&written, &p, visit) : fail_memory(error);
     free(p.copied);
     if (status == COT_OK)
         qsort(plan->units, plan->count, sizeof *plan->units, by_name);

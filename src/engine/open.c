@@ -4,6 +4,7 @@
 #include "engine/likeness.h"
 #include "engine/measure.h"
 #include "engine/pipeline.h"
+#include "engine/rounded.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,6 +237,13 @@ cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_en
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
     if (status == COT_OK)
         status = open_engine(engine, checkpoint, folder, &resolved, cot_likeness_of_folder(folder), error);
+    if (status == COT_OK && notes) {
+        status = cot_engine_note_rounded(&own_notes, *engine, error);
+        if (status != COT_OK) {
+            cot_engine_close(*engine);
+            *engine = NULL;
+        }
+    }
     if (status == COT_OK && notes)
         *notes = own_notes;
     else

@@ -218,7 +218,7 @@ class Convert(unittest.TestCase):
                 self.assertEqual("networks of dense layers and shared experts stay as stored" in done.stderr, bool(others) and first != weights, done.stderr)
                 self.assertEqual("of two kinds, which transformers reads as one or refuses" in done.stderr, bool(head) and head != first, done.stderr)
 
-    def write_ids(self, lengths):
+    def write_ids(self, lengths, vocabulary=4096):
         """Token sequences of drawn ids."""
         header, at = {}, 0
         for name, length in lengths.items():
@@ -227,7 +227,7 @@ class Convert(unittest.TestCase):
         text = json.dumps(header).encode()
         path = self.folder / "ids.safetensors"
         path.write_bytes(struct.pack("<Q", len(text)) + text +
-                         struct.pack(f"<{at // 4}i", *(self.random.randrange(4096) for _ in range(at // 4))))
+                         struct.pack(f"<{at // 4}i", *(self.random.randrange(vocabulary) for _ in range(at // 4))))
         return path
 
     def evaluated(self, name, model, ids, *words):
@@ -242,6 +242,26 @@ class Convert(unittest.TestCase):
             results = [self.evaluated("x", model, ids, *weights, *group).read_bytes()
                        for model, weights in ((TINY, ("--weights", kind, *TIED)), (self.folder / kind, ()))]
             self.assertTrue(results[0] == results[1], f"{kind}, {group}")
+
+    def test_loading_tells_what_convert_saves(self):
+        """Where experts were rounded to four bits while they were loaded, and a folder that has them so can be written."""
+        ids, gpt_oss = self.write_ids({"a": 4}, 128), TINY.parent.parent / "tests" / "golden" / "formats" / "gpt-oss-mxfp4"
+
+        def said(model, *words):
+            out = self.folder / "x.safetensors"
+            done = subprocess.run([PROGRAM, "eval", model, "--tokens", ids, "-o", out, *words], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return re.findall("coterie convert MODEL -o FOLDER --weights ([a-z0-9]+)", done.stderr)
+
+        for kind in "int4", "mxfp4":
+            self.assertEqual(said(TINY, "--weights", kind), [kind])
+            self.assertEqual(said(self.folder / kind), [])
+            self.assertEqual(said(self.folder / kind, "--weights", kind), [])
+            self.assertEqual(said(self.folder / "int8", "--weights", kind), [kind])
+        self.assertEqual(said(TINY), [])
+        self.assertEqual(said(TINY, "--weights", "int8"), [])  # takes no longer than reading
+        self.assertEqual(said(gpt_oss, "--weights", "int4"), [])  # has no layout of it
+        self.assertIn("no layout of experts in int4", run("convert", gpt_oss, "-o", self.folder / "x", fails=1))
 
     def test_compare(self):
         """`eval --compare` against sums over both models' logits and experts as `eval -o` writes them."""
