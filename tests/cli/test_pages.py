@@ -90,6 +90,9 @@ class Pages(unittest.TestCase):
                 if "x" in rect.attrib:
                     x, y, w, h = (float(rect.attrib[k]) for k in ("x", "y", "width", "height"))
                     self.assertTrue(x >= 0 and y >= 0 and x + w <= wide and y + h <= high, rect.attrib)
+            for text in figure.iter(SVG + "text"):
+                if text.attrib["text-anchor"] == "start":  # letters of 13 pixels are 7 wide, more or less
+                    self.assertLessEqual(float(text.attrib["x"]) + 7 * len(text.text), wide, text.text)
         return page
 
     def test_placements(self):

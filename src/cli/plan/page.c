@@ -24,7 +24,8 @@ static const char style[] =
     "code{overflow-wrap:anywhere}"
     ".figure{overflow-x:auto}.figure svg{max-width:100%;height:auto;border-radius:4px}"
     ".row{display:flex;flex-wrap:wrap;gap:1em}.row .figure{flex:1 1 420px}"
-    "@media(max-width:700px){.figure svg{max-width:none;width:620px}td,th{padding:.25em .5em}}";
+    "@media(max-width:700px){.figure svg{max-width:none;width:620px}td,th{padding:.25em "
+    ".5em}td{white-space:nowrap}}";
 
 void cli_page_text(FILE *stream, const char *text)
 {

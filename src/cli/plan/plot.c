@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Pixels. LEFT holds names of places, RIGHT a scale, FOOT numbers or, with more room (foot_of), names. */
-enum { MOST_CELLS = 256, SIDE = 480, LEFT = 150, TOP = 40, RIGHT = 120, FOOT = 50, SHADES = 96 };
+enum { MOST_CELLS = 256, SIDE = 480, LEFT = 150, TOP = 40, RIGHT = 140, FOOT = 50, SHADES = 96 };
 enum { CHART_WIDE = 760, CHART_HIGH = 200, CHART_LEFT = 110 };
 enum { LETTERS = 16, LINE = 15 }; // of a place's name; the least distance of two
 
