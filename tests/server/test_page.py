@@ -406,6 +406,15 @@ class Page(unittest.TestCase):
             colours = window.run("const c = document.getElementById('map'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height);"
                                  "const at = (l, i) => 4 * (Math.floor(over + (l + .5) * (c.height - over) / 6) * c.width + Math.floor(beside + (i + .5) * (c.width - beside) / 33));"
                                  "return heat.rows.map((r, l) => r.cells.map((c, i) => [c.expert, [...d.data.slice(at(l, i), at(l, i) + 3)].join()]))")
+            words = window.run("const said = [], of = CanvasRenderingContext2D.prototype, fill = of.fillText;"
+                               "of.fillText = function (text, x, y) {"
+                               " const wide = this.measureText(text).width, left = x - wide * { left: 0, start: 0, center: .5, right: 1 }[this.textAlign];"
+                               " said.push([String(text), y, left, left + wide]); };"
+                               "draw_experts(); of.fillText = fill; return [said, document.getElementById('map').clientWidth]")
+            self.assertEqual([text for text, *_ in words[0]], [*"012345", "layer", "rank 0", "rank 1", "rank 2"])
+            for text, y, left, right in words[0]:  # on the paper, and beside each other
+                self.assertTrue(0 <= left < right <= words[1], text)
+                self.assertFalse([t for t, above, begin, end in words[0] if t != text and above == y and begin <= right and end >= left], text)
             for line in colours:  # of 32 experts the first rank has one fewer than there is room for
                 self.assertEqual([expert for expert, _ in line], [*range(10), None, *range(10, 32)])
             colours = [[colour for expert, colour in line if expert is not None] for line in colours]
