@@ -1,7 +1,8 @@
 """Ranks on hosts of their own (tools/hosts): texts and logits are those of threads, and what the interfaces of the hosts count
 is what the ranks have counted, and a little more.
 
-  test_hosts.py [all]     two and four hosts; all: one to eight, more texts and precisions, and golden checkpoints over oshrun"""
+  test_hosts.py [all]     two and four hosts; all: one to eight, more texts and precisions, and golden checkpoints over oshrun
+  test_hosts.py serve     on the first of several hosts: asks a server over two of them, and prints what came of it"""
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 PROGRAM, SOURCE = os.environ["COT_PROGRAM"], os.environ["COT_SOURCE"]
@@ -41,6 +43,41 @@ def check_texts(ranks, prompts, link, tokens):
     expected = CARRIED if ranks > 1 else []
     found = run(HOSTS, str(ranks), "--link", link, PROGRAM, *words, "--fabric", "shmem", "--ranks", str(ranks), expected=expected)
     assert found == threads, f"{ranks} hosts: {found} for {threads}"
+
+
+def serve():
+    """Prints a text, the reasons why a stream ended during which the server was told to end, its exit status and what it said first."""
+    server = subprocess.Popen([PROGRAM, "serve", TINY, "--fabric", "shmem", "--ranks", "2", "--precision", "fp32", "--port", "0"],
+                              stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    said = []
+    while not said or "/v1" not in said[-1]:
+        said.append(server.stderr.readline().strip())
+        assert said[-1], said
+
+    def ask(**fields):
+        body = json.dumps({"temperature": 0, "prompt": PROMPTS[0], **fields}).encode()
+        request = urllib.request.Request(said[-1].split()[-1] + "/completions", body, {"Content-Type": "application/json"})
+        return urllib.request.urlopen(request, timeout=60)
+
+    text = json.load(ask(max_tokens=6))["choices"][0]["text"]
+    events = []
+    with ask(max_tokens=300, ignore_eos=True, stream=True) as answer:
+        for line in answer:
+            if line.startswith(b"data: {"):
+                events.append(json.loads(line[6:])["choices"][0]["finish_reason"])
+                if len(events) == 1:
+                    server.terminate()
+    server.stderr.read()
+    print(json.dumps({"text": text, "events": len(events), "reasons": [reason for reason in events if reason], "status": server.wait(),
+                      "notes": said[:-1]}))
+
+
+def check_server():
+    """A server over two hosts answers as threads do, says what carries its messages, and ends when it has answered."""
+    found = json.loads(run(HOSTS, "2", "--link", "125MB/s,0.1ms", sys.executable, "-B", __file__, "serve"))
+    text = run(PROGRAM, "run", TINY, "-n", "6", "--precision", "fp32", "--temperature", "0", "-p", PROMPTS[0])
+    assert found.pop("text") + "\n" == text, (found, text)
+    assert found.pop("events") > 10 and found == {"reasons": ["length"], "status": 0, "notes": CARRIED}, found
 
 
 def check_uneven_hosts():
@@ -153,6 +190,9 @@ def check_golden(folder, ranks):
 
 
 def main():
+    if sys.argv[1:] == ["serve"]:
+        serve()
+        return 0
     if "COT_OSHRUN" not in os.environ:
         print("SKIPPED: this build has no ranks over OpenSHMEM")
         return SKIPPED
@@ -173,6 +213,7 @@ def main():
             check_carriers(2, 1, "tcp/eth0")
             check_texts(2, PROMPTS[:2], "12.5MB/s,0.5ms", 6)
             check_uneven_hosts()
+            check_server()
             check_absent_module(Path(name))
             check_maker(Path(name))
             check_logits(Path(name), 4, "bf16", 4000, 1.1)

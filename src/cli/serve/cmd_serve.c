@@ -74,6 +74,7 @@ static cot_status open_engine(cot_engine **engine, const struct serve_settings *
         if (!config) return COT_IO;
     }
     const cot_status status = cli_engine_open_with(engine, s->model, &s->engine, &needs, &notes, error);
+    if (status == COT_OK) cli_note_carriers();
     cli_tell_notes(notes);
     free(notes);
     free(config);
