@@ -1,4 +1,4 @@
-"""README's bytes: the phases that `make demo` shows and the table of bytes a token, against the program (with --isa avx2, so that
+"""README's bytes: the phases that `make demo` shows, the table of bytes a token and that of pipelines, against the program (with --isa avx2, so that
 every processor of the kind writes the same text; skipped on others)."""
 
 import os
@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 PROGRAM = os.environ["COT_PROGRAM"]
 SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
@@ -22,6 +23,34 @@ def run(ranks, *options):
 
 def a_token(stats):
     return {phase: re.search(rf"^{phase} .* (\d+)$", stats, re.M)[1] for phase in PHASES}
+
+
+def check_pipelines(readme):
+    """README's own commands, in the order of its table's rows."""
+    commands = re.findall(r"^    (\$c .*out/trace.*|head .*out/T.*|head .*ds-moe.*)$", readme[readme.index("Tables of a text's routing"):], re.M)
+    assert len(commands) == 4, commands
+    profile, group, tables, baseline = commands
+    none = tables.replace("--tables out/T.safetensors", "--predict none")
+    rows = [re.findall(r"[\d.]+", row) for row in re.findall(r"^\| d?s-moe[^|]*\|((?: [\d.]+ \|){5})$", readme, re.M)]
+    assert len(rows) == 4, rows
+    with tempfile.TemporaryDirectory() as folder:
+        for name in "models", "LICENSE":
+            os.symlink(SOURCE / name, f"{folder}/{name}")
+        os.mkdir(f"{folder}/out")
+
+        def shell(line):
+            done = subprocess.run(["bash", "-c", line], cwd=folder, env={**os.environ, "c": PROGRAM}, capture_output=True, text=True)
+            assert done.returncode == 0, (line, done.stderr)
+            return done.stderr
+
+        shell(f"{profile} --isa avx2")
+        shell(group)
+        for line, row in zip((baseline, none, tables, f"{tables} --combine reduced"), rows):
+            stats = shell(f"{line} --isa avx2")
+            found = a_token(stats)
+            told = [found[phase] for phase in ("attention", "dispatch", "combine")]
+            told += [str(sum(int(found[phase]) for phase in PHASES if phase != "control")), re.search(r"activation rate ([\d.]+),", stats)[1]]
+            assert told == row, (line, told, row)
 
 
 def main():
@@ -42,6 +71,7 @@ def main():
     reduced, bulk = a_token(run("4", "--combine", "reduced")[1]), a_token(run("4", "--op", "bulk")[1])
     assert f"as dispatch does: {reduced['combine']} bytes a token instead of {numbers_of(rows, '4', 'tp')[1]} on four\n" in readme, reduced
     assert f"dispatches {bulk['dispatch']} bytes and needs {bulk['metadata']} of metadata there" in readme, bulk
+    check_pipelines(readme)
     return 0
 
 
