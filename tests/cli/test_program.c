@@ -83,11 +83,20 @@ static json_int_t number_of(const json_t *of, const char *key)
     return json_integer_value(number);
 }
 
-/* Of layers that have a state in place of keys: a sequence's states are told, those of snapshots are counted in what is needed. */
+/* Of layers that have a state in place of keys: what a sequence and a snapshot take is told, and in what is needed those of serve are counted. */
 static void test_info_of_states(void **state)
 {
     (void)state;
-    enum { LAYERS = 30, TAPS = 4, K = 16, V = 32, DK = 128, DV = 128, SNAPSHOTS = 32 }; // Qwen3.6-35B-A3B's
+    enum {
+        LAYERS = 30,
+        TAPS = 4,
+        K = 16,
+        V = 32,
+        DK = 128,
+        DV = 128,
+        SNAPSHOTS = 32,
+        SEQUENCES = 64
+    }; // Qwen3.6-35B-A3B's
     static const char model[] =
         "d=$(mktemp -d) && echo '{\"architectures\": [\"Qwen3_5MoeForCausalLM\"], \"eos_token_id\": 0, "
         "\"max_position_embeddings\": 4096}' >$d/config.json && \"$coterie\" info $d %s; s=$?; rm -r $d; "
@@ -106,7 +115,7 @@ static void test_info_of_states(void **state)
         const json_t *row = json_array_get(sizes, i);
         assert_int_equal(number_of(row, "state_bytes"), bytes);
         assert_int_equal(number_of(row, "snapshots"), SNAPSHOTS);
-        assert_int_equal(number_of(row, "states_bytes"), (SNAPSHOTS + 1) * bytes);
+        assert_int_equal(number_of(row, "states_bytes"), (SNAPSHOTS + SEQUENCES) * bytes);
         assert_true(number_of(row, "total_bytes") >
                     number_of(row, "weight_bytes") + number_of(row, "states_bytes"));
     }
@@ -116,9 +125,9 @@ static void test_info_of_states(void **state)
     assert_int_equal(c.status, 0);
     char told[256];
     snprintf(told, sizeof told,
-             "\nstates        %.2f MB a sequence, and a snapshot as much, of which serve keeps %d "
-             "(--state-snapshots): %.3f GB\n",
-             (double)bytes / 1e6, SNAPSHOTS, (double)(SNAPSHOTS * bytes) / 1e9);
+             "\nstates        %.2f MB a sequence and a snapshot, of which serve has %d (--max-num-seqs) and "
+             "%d (--state-snapshots): %.3f GB\n",
+             (double)bytes / 1e6, SEQUENCES, SNAPSHOTS, (double)((SEQUENCES + SNAPSHOTS) * bytes) / 1e9);
     if (!strstr(c.out, told)) fail_msg("'%s' is not in: %s", told, c.out);
 
     capture_shell(&c, "\"$coterie\" info " COT_SOURCE "/models/tiny | grep ^states"); // it has none

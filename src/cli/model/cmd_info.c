@@ -106,7 +106,8 @@ const cli_command cli_cmd_info = {
         "the rank with most of the others, experts and attention's heads, holds besides. In all are weights, "
         "KV "
         "cache for a sequence of the whole context, the states of layers that have some in place of keys, "
-        "its own and the snapshots that serve keeps, and buffers: it fits where that is available now. A "
+        "of as many sequences and snapshots as serve has, and buffers: it fits where that is available now. "
+        "A "
         "model of "
         "a long context takes less with shorter sequences.",
     .examples = (const char *const[]){"coterie info", "coterie info models/tiny",

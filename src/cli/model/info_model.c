@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 static const int usual_ranks[] = {1, 2, 4, 8};
-enum { PRECISIONS = 3, USUAL_RANKS = 4, SERVED_BLOCK_TOKENS = 16 };
+enum { PRECISIONS = 3, USUAL_RANKS = 4, SERVED_BLOCK_TOKENS = 16, SERVED_SEQUENCES = 64 };
 
 /* A model's sizes for every precision and number of ranks that are asked for. */
 struct sizes {
@@ -20,7 +20,7 @@ struct sizes {
     cot_engine_sizes of[PRECISIONS * USUAL_RANKS]; // [PRECISIONS][counts]
 };
 
-/* Where layers have states, with the snapshots that `serve` keeps of them. */
+/* For one sequence; where layers have states, which each sequence has from the beginning, for those of `serve`, with the snapshots that it keeps. */
 static cot_status measure(struct sizes *sizes, const char *model, int ranks, cot_error *error)
 {
     cot_engine_options options[PRECISIONS * USUAL_RANKS];
@@ -34,7 +34,10 @@ static cot_status measure(struct sizes *sizes, const char *model, int ranks, cot
     }
     cot_status status = cot_engine_measure(sizes->of, model, options, (size_t)(PRECISIONS * counts), error);
     if (status != COT_OK || !sizes->of->state_bytes) return status;
-    for (int i = 0; i < PRECISIONS * counts; i++) options[i].memory.block_tokens = SERVED_BLOCK_TOKENS;
+    for (int i = 0; i < PRECISIONS * counts; i++) {
+        options[i].batch.sequences = SERVED_SEQUENCES;
+        options[i].memory.block_tokens = SERVED_BLOCK_TOKENS;
+    }
     return cot_engine_measure(sizes->of, model, options, (size_t)(PRECISIONS * counts), error);
 }
 
@@ -145,10 +148,10 @@ static void print_text(const cot_model_info *m, const cot_model_files *files, co
     print_files(files);
     const cot_engine_sizes *first = sizes->of;
     if (first->state_bytes)
-        printf("states        %.2f MB a sequence, and a snapshot as much, of which serve keeps %" PRId64
-               " (--state-snapshots): %.3f GB\n",
-               (double)first->state_bytes / 1e6, first->snapshots,
-               (double)first->state_bytes * (double)first->snapshots / 1e9);
+        printf("states        %.2f MB a sequence and a snapshot, of which serve has %d (--max-num-seqs) and "
+               "%" PRId64 " (--state-snapshots): %.3f GB\n",
+               (double)first->state_bytes / 1e6, SERVED_SEQUENCES, first->snapshots,
+               (double)first->state_bytes * (double)(SERVED_SEQUENCES + first->snapshots) / 1e9);
     const size_t available = sizes->of[0].available_bytes;
     if (available != SIZE_MAX) printf("memory        %.2f GB are available now\n", (double)available / 1e9);
     cli_heading(
