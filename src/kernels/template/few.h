@@ -55,7 +55,7 @@ INLINE void few_bf16(int rows, int vectors, const struct tile *t)
 #define DEFINE_FEW_I8(rows, vectors)                                                                         \
     static void few_i8_##rows##_##vectors(const struct tile *t)                                              \
     {                                                                                                        \
-        few_i8(rows, vectors, t);                                                                            \
+        few_i8(rows, vectors, true, t);                                                                      \
     }
 #define FEW_I8(rows, vectors) [rows] = few_i8_##rows##_##vectors,
 #define FEW_F32(rows, vectors) [rows] = few_f32_##rows##_##vectors,
@@ -71,6 +71,19 @@ static tile_function *const short_tiles[][SHORT_ROWS + 1] = {[COT_FORMAT_FP32] =
 static tile_function *const wide_tiles[][WIDE_ROWS + 1] = {[COT_FORMAT_FP32] = {WIDE(FEW_F32)},
                                                            [COT_FORMAT_BF16] = {WIDE(FEW_BF16)},
                                                            [COT_FORMAT_INT8] = {WIDE(FEW_I8)}};
+
+#ifdef I_DOT
+#define DEFINE_LATER_I8(rows, vectors)                                                                       \
+    static void later_i8_##rows##_##vectors(const struct tile *t)                                            \
+    {                                                                                                        \
+        few_i8(rows, vectors, false, t);                                                                     \
+    }
+#define LATER_I8(rows, vectors) [rows] = later_i8_##rows##_##vectors,
+SHORT(DEFINE_LATER_I8)
+WIDE(DEFINE_LATER_I8)
+static tile_function *const short_later_i8[SHORT_ROWS + 1] = {SHORT(LATER_I8)};
+static tile_function *const wide_later_i8[WIDE_ROWS + 1] = {WIDE(LATER_I8)};
+#endif
 
 #define FEW_VECTORS(rows, vectors) [rows] = (vectors),
 static const int short_vectors[SHORT_ROWS + 1] = {SHORT(FEW_VECTORS)};
@@ -144,11 +157,16 @@ static void run_chunk(const struct block *block, const struct strip *s, int64_t 
     const cot_gemm *g = block->g;
     const int64_t share = word_bytes(g, s->near) * COT_PANEL / s->passes, p = s->panel * COT_PANEL;
     tile_function *const *tiles = s->wide ? wide_tiles[g->format] : short_tiles[g->format];
+    alignas(64) int32_t offsets[WIDE_PANELS * COT_PANEL];
     for (int64_t t = 0; t < s->cuts; t++) {
+#ifdef I_DOT
+        if (t == 1 && g->format == COT_FORMAT_INT8) tiles = s->wide ? wide_later_i8 : short_later_i8;
+#endif
         const int64_t r = block->rows * t / s->cuts, height = block->rows * (t + 1) / s->cuts - r;
         const int64_t width = strip_width(s, height);
         for (int64_t i = 0; i < s->panels * COT_PANEL && p + i < g->n; i += width, next += share) {
             struct tile tile = few_tile(block, r, p + i, k, count);
+            tile.offsets = offsets + i;
             tile.next = next;
             tile.next_step = STEP_BYTES / s->passes;
             run_tile(tiles[height], &tile, height, width, g->n - p - i);

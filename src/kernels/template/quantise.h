@@ -82,8 +82,9 @@ INLINE void store_products(const ivec *sums, int rows, int vectors, const struct
     }
 }
 
-/* Few rows: `k` of the tile counts steps of four rows of B. */
-INLINE void few_i8(int rows, int vectors, const struct tile *t)
+/* Few rows: `k` of the tile counts steps of four rows of B. The first tile of columns sums their offsets for those that take their
+ * turn after it. */
+INLINE void few_i8(int rows, int vectors, bool first, const struct tile *t)
 {
     const int32_t *a = (const int32_t *)(const void *)t->a;
     const char *b = t->b, *next = t->next;
@@ -93,7 +94,9 @@ INLINE void few_i8(int rows, int vectors, const struct tile *t)
 #ifdef I_DOT
     ivec offsets[MOST_SUMS];
 #pragma GCC unroll 16
-    for (int v = 0; v < vectors; v++) offsets[v] = i_zero();
+    for (int v = 0; v < vectors && first; v++) offsets[v] = i_zero();
+#else
+    (void)first;
 #endif
     for (int64_t k = t->k; k > 0; k--, a += FOUR_WORDS, b += COT_PANEL * 4, next += t->next_step) {
         if (FOUR_WORDS > 1 || rows > 1) // else the processor's own prefetchers bring more
@@ -104,7 +107,7 @@ INLINE void few_i8(int rows, int vectors, const struct tile *t)
             four[v] = i_load(b + v / PANEL_VECTORS * t->b_panel_bytes + v % PANEL_VECTORS * LANES * 4);
 #ifdef I_DOT
 #pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++)
+        for (int v = 0; v < vectors && first; v++)
             offsets[v] = i_dot(i_set((int32_t)0x80808080u), four[v], offsets[v]);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
@@ -127,6 +130,12 @@ INLINE void few_i8(int rows, int vectors, const struct tile *t)
 #endif
     }
 #ifdef I_DOT
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v++)
+        if (first)
+            i_store(t->offsets + v * LANES, offsets[v]);
+        else
+            offsets[v] = i_load(t->offsets + v * LANES);
 #pragma GCC unroll 32
     for (int i = 0; i < rows * vectors; i++) sums[i] = i_sub(sums[i], offsets[i % vectors]);
 #endif

@@ -112,6 +112,7 @@ struct tile {
     bool accumulate;
     /* of whole numbers: */
     const float *row_scales, *column_scales; // the rows' are SCALES apart, the columns' in each panel
+    int32_t *offsets;                        // of few rows: 128 times the sums of B's columns; where I_DOT is
 };
 typedef void tile_function(const struct tile *t);
 
