@@ -95,7 +95,8 @@ const char *const *cot_engine_fabrics(void);
 
 typedef struct cot_engine_info {
     const char *architecture, *isa;
-    int64_t vocab, hidden, layers, heads, kv_heads, experts, top_k, context_tokens;
+    int64_t vocab, hidden, layers, heads, kv_heads, experts, top_k;
+    int64_t context_tokens; /* of a sequence, at most: the model's, or sequence_tokens of the options */
     int64_t moe_layers;
     const int32_t *moe_layer; /* [moe_layers] the model's numbers of its MoE layers */
     /* A hash of what chooses experts: the number of them, and the gates of the first and the last MoE layer, rounded to bf16. It

@@ -178,6 +178,9 @@ typedef struct cot_engine_options {
     } batch;
     /* The KV cache, and what shares its memory. */
     struct {
+        /* Most tokens of a sequence, its prompt and its answer together, which memory is planned for: a KV cache that holds
+         * fewer is refused, as are more than the model's context. Default: the model's context. */
+        int64_t sequence_tokens;
         /* Positions of KV cache, of all sequences together, wherever they end: the engine adds what their last pages leave
          * empty. Without block_tokens no more are made than `sequences` sequences can fill. Default: the context of one
          * sequence. */
@@ -196,8 +199,8 @@ typedef struct cot_engine_options {
         size_t kv_bytes;
         /* In place of both, and refused beside kv_bytes: bytes, over all ranks, that KV pages, states that layers have in
          * place of keys, and the slots of experts that `spare_slots` adds take together. States, those of snapshots too,
-         * have theirs, and so have slots where experts are movable; pages get the rest, which has to hold a text of the
-         * model's whole context. Default: kv_bytes says. */
+         * have theirs, and so have slots where experts are movable; pages get the rest, which has to hold a text of
+         * sequence_tokens, or of the model's whole context. Default: kv_bytes says. */
         size_t total_bytes;
     } memory;
     /* What is told of the work. */

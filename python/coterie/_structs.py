@@ -502,6 +502,7 @@ class _EngineOptionsBatch(Structure):
 
 class _EngineOptionsMemory(Structure):
     _fields_ = [
+        ("sequence_tokens", c_int64),
         ("kv_tokens", c_int64),
         ("block_tokens", c_int64),
         ("snapshots", c_int64),

@@ -60,7 +60,7 @@ cot_status cot_budgeting_open(cot_engine *e, cot_error *error)
     const size_t layers = (size_t)e->config->moe_layers, ranks = (size_t)e->info.ranks;
     if (!b->moves) return COT_OK;
     b->pages = e->runner.pages;
-    b->least = cot_page_count(e->config->max_context);
+    b->least = cot_page_count(e->runner.context_tokens);
     const double least = (double)b->least * (double)b->page_bytes / bin_bytes(b);
     b->split = (cot_budget){.least = (int)cot_smaller((int64_t)least + 1, COT_BUDGET_BINS),
                             .pages = COT_BUDGET_BINS};

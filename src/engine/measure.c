@@ -47,6 +47,9 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
     const cot_engine_options *o = &resolved->given;
     cot_runner_options *r = &e->runner;
     cot_engine_numbers numbers;
+    if (o->memory.sequence_tokens > c->max_context)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "max model length %lld is not in [0, %lld]",
+                        (long long)o->memory.sequence_tokens, (long long)c->max_context);
     cot_status status = cot_engine_numbers_of(&numbers, &resolved->choice, error);
     if (status == COT_OK)
         status =
@@ -68,19 +71,22 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
                               .expert_layers = o->experts.layers,
                               .op = resolved->op,
                               .sms_reserve = o->experts.sms_reserve,
+                              .context_tokens =
+                                  o->memory.sequence_tokens ? o->memory.sequence_tokens : c->max_context,
                               .step_tokens = o->batch.step_tokens,
                               .capture = o->watch.capture_routing,
                               .count_exchanges = o->watch.count_exchanges};
-    const int64_t rows = LOGITS_BYTES / ((int64_t)sizeof(float) * c->vocab), step_tokens = r->step_tokens;
+    const int64_t rows = LOGITS_BYTES / ((int64_t)sizeof(float) * c->vocab), step_tokens = r->step_tokens,
+                  context = r->context_tokens;
     r->sequences = cot_smaller(o->batch.sequences, step_tokens);
     r->step_logits = rows < r->sequences ? r->sequences : rows < step_tokens ? rows : step_tokens;
-    int64_t kv_tokens = o->memory.kv_tokens ? o->memory.kv_tokens : c->max_context;
+    int64_t kv_tokens = o->memory.kv_tokens ? o->memory.kv_tokens : context;
     e->block_tokens = o->memory.block_tokens;
     if (!e->block_tokens &&
-        kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
-        kv_tokens = r->sequences * c->max_context;
+        kv_tokens / context >= r->sequences) // no more than all sequences at their longest
+        kv_tokens = r->sequences * context;
     r->pages = cot_page_count(kv_tokens) + r->sequences; // every sequence may leave a page part empty
-    r->step_maps = cot_scheduler_step_maps(step_tokens, r->sequences, c->max_context, e->block_tokens);
+    r->step_maps = cot_scheduler_step_maps(step_tokens, r->sequences, context, e->block_tokens);
     r->snapshots = e->block_tokens && !cot_mixer_all_keep_pages(c) ? o->memory.snapshots : 0;
     r->step_states = cot_scheduler_step_states(step_tokens, r->sequences, r->snapshots);
     e->tbt_ns = o->batch.tbt_ns;
@@ -114,13 +120,19 @@ static size_t spare_bytes(const cot_engine *e, const cot_engine_options *o)
     return bytes * (size_t)o->experts.spare_slots * (size_t)e->info.ranks;
 }
 
-/* Finds what of the options' memory is left for pages beside states, which never give theirs up, and slots. Errors: INVALID_ARGUMENT: not enough for the
- * model's context. */
+/* What a sequence's most tokens are, in messages. */
+static const char *context_name(const cot_engine_options *o)
+{
+    return o->memory.sequence_tokens ? "max model length" : "model's context";
+}
+
+/* Finds what of the options' memory is left for pages beside states, which never give theirs up, and slots. Errors: INVALID_ARGUMENT: not enough for a
+ * sequence of the most tokens. */
 static cot_status share_memory(size_t *kv_bytes, cot_budgeting *b, const cot_engine *e,
                                const cot_engine_options *o, cot_error *error)
 {
     const size_t total = o->memory.total_bytes, spare = b->moves ? 0 : spare_bytes(e, o);
-    const int64_t context = e->config->max_context;
+    const int64_t context = e->runner.context_tokens;
     char states[96] = "";
     b->bytes = total > b->states_bytes ? total - b->states_bytes : 0;
     *kv_bytes = b->bytes > spare ? b->bytes - spare : 0;
@@ -128,12 +140,11 @@ static cot_status share_memory(size_t *kv_bytes, cot_budgeting *b, const cot_eng
     if (b->states_bytes)
         snprintf(states, sizeof states, " and %zu of states of %lld sequences and %lld snapshots",
                  b->states_bytes, (long long)e->runner.sequences, (long long)e->runner.snapshots);
-    return cot_fail(
-        error, COT_INVALID_ARGUMENT,
-        "%zu bytes of memory hold %zu KV pages of %zu bytes beside %zu bytes of spare slots%s, the model's "
-        "context of %lld tokens needs %lld pages",
-        total, *kv_bytes / b->page_bytes, b->page_bytes, spare, states, (long long)context,
-        (long long)cot_page_count(context));
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "%zu bytes of memory hold %zu KV pages of %zu bytes beside %zu bytes of spare slots%s, "
+                    "the %s of %lld tokens needs %lld pages",
+                    total, *kv_bytes / b->page_bytes, b->page_bytes, spare, states, context_name(o),
+                    (long long)context, (long long)cot_page_count(context));
 }
 
 /* As many pages as there is room for, where their bytes are given. */
@@ -161,10 +172,23 @@ static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_err
                         kv_bytes, page_bytes);
     const size_t pages = kv_bytes / page_bytes;
     const int64_t filled = e->runner.sequences *
-                           cot_page_count(e->config->max_context), // without blocks no more are filled
+                           cot_page_count(e->runner.context_tokens), // without blocks no more are filled
         most = e->block_tokens || filled > INT32_MAX ? INT32_MAX : filled;
     e->runner.pages = pages < (size_t)most ? (int64_t)pages : most;
     return COT_OK;
+}
+
+/* Where the options say how long a sequence may be, the KV cache has to hold one. */
+static cot_status check_pages(const cot_engine *e, const cot_engine_options *o, cot_error *error)
+{
+    const int64_t needed = cot_page_count(e->runner.context_tokens);
+    char bytes[32] = "";
+    if (!o->memory.sequence_tokens || e->runner.pages >= needed) return COT_OK;
+    if (e->budgeting.page_bytes) snprintf(bytes, sizeof bytes, " of %zu bytes", e->budgeting.page_bytes);
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "the KV cache has %lld pages%s, the max model length of %lld tokens needs %lld",
+                    (long long)e->runner.pages, bytes, (long long)e->runner.context_tokens,
+                    (long long)needed);
 }
 
 /* What is decided by the experts of requests. */
@@ -395,6 +419,7 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     e->budgeting.moves = e->runner.gives_back = split_moves(options);
     e->runner.spare = options->given.experts.spare_slots;
     if (status == COT_OK) status = fill_pages(e, &options->given, error);
+    if (status == COT_OK) status = check_pages(e, &options->given, error);
     if (status != COT_OK) return status;
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, l, 0, 1);
     cot_arena all_heads = {0}; // what steps read is told by them, even where each rank has its own

@@ -52,7 +52,7 @@ static cot_status open_loop(cot_engine *e, cot_error *error)
     const cot_config *c = e->config;
     cot_loop_options options = {.limits = cot_engine_limits(e),
                                 .tbt_ns = e->tbt_ns,
-                                .context_tokens = c->max_context,
+                                .context_tokens = e->runner.context_tokens,
                                 .ranks = e->info.ranks,
                                 .experts = c->gate.experts,
                                 .chosen = c->moe_layers ? c->gate.top_k : 0,
@@ -83,7 +83,7 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->kv_heads = c->kv_heads;
     i->experts = c->gate.experts;
     i->top_k = c->gate.top_k;
-    i->context_tokens = c->max_context;
+    i->context_tokens = r->context_tokens;
     i->moe_layers = c->moe_layers;
     i->moe_layer = e->moe_layer;
     i->weight_bytes = weight_bytes;

@@ -52,7 +52,7 @@ static void lay_out_pages(cot_runner *r, cot_arena *arena, const cot_attention_w
                      .value_width = widths->value_width,
                      .pages = r->o.pages,
                      .sequences = r->o.sequences,
-                     .pages_a_sequence = cot_page_count(r->c->max_context)};
+                     .pages_a_sequence = cot_page_count(r->o.context_tokens)};
     cot_kv_lay_out(&s->kv, arena);
     s->attend =
         cot_attend_lay_out(arena, r->o.attention_scratch, heads->kv_heads, heads->heads, r->o.step_tokens);

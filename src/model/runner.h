@@ -36,6 +36,7 @@ typedef struct cot_runner_options {
     cot_moe_dedup dedup;
     int sms_reserve;          // that an operator on a device leaves to others
     cot_dtype payload;        // F32 or BF16: what expert rows travel back as
+    int64_t context_tokens;   // most tokens of a sequence
     int64_t step_tokens;      // most tokens of a step
     int64_t step_logits;      // most rows of logits of a step
     int64_t step_maps;        // most page maps of a step

@@ -2,7 +2,11 @@
  * precision, on several numbers of ranks, with both kinds of attention. */
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/tiny_copy.h"
+#include "harness/seed.h"
 
 #include "coterie/model.h"
 #include "base/safetensors.h"
@@ -14,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 cot_status __real_cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
                                       cot_error *error);
@@ -277,6 +282,143 @@ static void test_memory_that_pages_share_with_slots(void **state)
     }
 }
 
+/* The tiny model with another context. */
+static void make_model_of_context(char *folder, int64_t context)
+{
+    static const char said[] = "\"max_position_embeddings\": 512";
+    char path[64], config[4096];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_int_equal(symlink(TINY "/model.safetensors", path), 0);
+    FILE *file = fopen(TINY "/config.json", "r");
+    assert_non_null(file);
+    config[fread(config, 1, sizeof config - 1, file)] = 0;
+    fclose(file);
+    char *at = strstr(config, said);
+    assert_non_null(at);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    *at = 0;
+    fprintf(file, "%s\"max_position_embeddings\": %lld%s", config, (long long)context, at + strlen(said));
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A prompt that is too long by one is refused, and a text goes as far as the context does. Returns what was said. */
+static struct records fill_context(cot_engine *engine, const int32_t *ids, int64_t context)
+{
+    cot_request r = generating_from(ids, context + 1, 1);
+    cot_events events = {0};
+    cot_error error = {0};
+    size_t failed;
+    char text[64];
+    r.sampling.ignore_eos = true;
+    assert_int_equal(cot_engine_describe(engine)->context_tokens, context);
+    assert_int_equal(cot_engine_run(engine, &r, 1, &events, &failed, &error), COT_TOO_LONG);
+    snprintf(text, sizeof text, "%lld tokens, the context is %lld", (long long)context + 1,
+             (long long)context);
+    assert_string_equal(error.message, text);
+    r.prompt_tokens = (context + 1) / 2;
+    r.sampling.max_tokens = context + 1;
+    struct records all = must_run(engine, &r, 1);
+    assert_int_equal(all.record[0].sampled_tokens, context - r.prompt_tokens);
+    assert_int_equal(all.record[0].finish, COT_FINISH_CONTEXT);
+    return all;
+}
+
+/* An engine that is told how long a sequence may be takes, to the byte, what one takes whose model has no longer context, and says
+ * what that says. */
+static void test_shorter_sequences(void **state)
+{
+    (void)state;
+    enum { CONTEXT = 512, SEQUENCES = 16, WAYS = 8 };
+    uint64_t seed = test_seed();
+    for (int way = 0; way < WAYS; way++) {
+        const int64_t most = way ? 1 + (int64_t)(draw(&seed) % (CONTEXT - 64)) : 1;
+        char folder[] = TINY_COPY;
+        cot_engine_options o, told;
+        cot_engine_sizes sizes[3];
+        cot_error error;
+        make_model_of_context(folder, most);
+        cot_engine_options_init(&o);
+        o.group.ranks = 1 + way % 4;
+        o.attention.mode = way < 4 ? "dp" : "tp";
+        o.memory.block_tokens = way % 3 ? 16 : 0;
+        o.memory.kv_tokens = way == 3 ? 1 << 30 : 0; // more than sequences can fill
+        o.memory.kv_bytes = way == 6 ? 1 << 30 : 0;
+        told = o;
+        told.memory.sequence_tokens = most;
+        const cot_engine_options both[] = {told, o};
+        if (cot_engine_measure(sizes, TINY, both, 2, &error) != COT_OK) fail_msg("%s", error.message);
+        if (cot_engine_measure(&sizes[2], folder, &o, 1, &error) != COT_OK) fail_msg("%s", error.message);
+        sizes[0].available_bytes = sizes[2].available_bytes; // which changes by itself
+        assert_memory_equal(&sizes[0], &sizes[2], sizeof *sizes);
+        assert_true(sizes[0].total_bytes < sizes[1].total_bytes);
+        if (!o.memory.kv_tokens && !o.memory.kv_bytes)
+            assert_int_equal(pages_of(&told), (most + 63) / 64 + SEQUENCES);
+        int32_t *ids = drawn_ids(most + 1, 4096, &seed);
+        cot_engine *engine = open_tiny(&told), *model;
+        if (cot_engine_open(&model, folder, &o, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+        struct records all = fill_context(engine, ids, most), expected = fill_context(model, ids, most);
+        assert_memory_equal(all.record[0].sampled, expected.record[0].sampled,
+                            (size_t)all.record[0].sampled_tokens * sizeof *ids);
+        records_free(&all);
+        records_free(&expected);
+        cot_engine_close(engine);
+        cot_engine_close(model);
+        free(ids);
+        tiny_copy_remove(folder);
+    }
+}
+
+/* A KV cache that does not hold a sequence as long as the options say is refused, however its room is told; so is a sequence beyond the
+ * model's context. */
+static void test_room_for_a_sequence(void **state)
+{
+    (void)state;
+    enum { PAGE_BYTES = 64 * 2 * 6 * 2 * 32 * 2, MOST = 150, PAGES = 3 };
+    cot_engine_options o;
+    cot_engine_options_init(&o);
+    o.memory.sequence_tokens = 513;
+    must_not_measure(&o, "max model length 513 is not in [0, 512]");
+    o.memory.sequence_tokens = 512;
+    assert_int_equal(pages_of(&o), 8 + 16);
+    o.memory.sequence_tokens = MOST;
+    o.memory.block_tokens = 16;
+    o.memory.kv_bytes = PAGES * PAGE_BYTES;
+    assert_int_equal(pages_of(&o), PAGES);
+    o.memory.kv_bytes--;
+    must_not_measure(&o,
+                     "the KV cache has 2 pages of 98304 bytes, the max model length of 150 tokens needs 3");
+    o.memory.sequence_tokens = 128;
+    assert_int_equal(pages_of(&o), 2);
+    o.memory.sequence_tokens = 0; // of the model's context any part may be held
+    assert_int_equal(pages_of(&o), 2);
+    o.memory.sequence_tokens = MOST;
+    o.memory.total_bytes = o.memory.kv_bytes;
+    o.memory.kv_bytes = 0;
+    must_not_measure(
+        &o, "294911 bytes of memory hold 2 KV pages of 98304 bytes beside 0 bytes of spare slots, the "
+            "max model length of 150 tokens needs 3 pages");
+    o.memory.total_bytes++;
+    assert_int_equal(pages_of(&o), PAGES);
+    o.memory.total_bytes = 0;
+    o.memory.kv_tokens = 64;
+    o.batch.sequences = 1;
+    must_not_measure(&o, "the KV cache has 2 pages, the max model length of 150 tokens needs 3");
+    o.memory.kv_tokens++;
+    assert_int_equal(pages_of(&o), PAGES);
+    // and as many stay open, however memory is split
+    o.memory.kv_tokens = 0;
+    o.memory.total_bytes = 6000000;
+    o.group.ranks = 2;
+    o.experts.spare_slots = 2;
+    o.experts.rebalance = "load";
+    cot_engine *engine = open_tiny(&o);
+    assert_int_equal(engine->budgeting.least, PAGES);
+    cot_engine_close(engine);
+}
+
 /* Of four processes that were started on two hosts, two are here, each with all weights that ranks share; ranks of one process
  * are here with all they have, wherever that process was started. */
 static void test_started_ranks(void **state)
@@ -309,6 +451,8 @@ int main(void)
                                        cmocka_unit_test(test_limits),
                                        cmocka_unit_test(test_slots_that_experts_come_into),
                                        cmocka_unit_test(test_memory_that_pages_share_with_slots),
+                                       cmocka_unit_test(test_shorter_sequences),
+                                       cmocka_unit_test(test_room_for_a_sequence),
                                        cmocka_unit_test(test_started_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

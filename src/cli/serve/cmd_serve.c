@@ -26,7 +26,6 @@ struct serve_settings {
     const char *kv_events_config, *step_reports_endpoint, *popularity_endpoint;
     const char *tool_call_parser, *reasoning_parser;
     bool kv_events_no_auth;
-    int64_t max_model_len;
     double shutdown_timeout, answer_timeout;
 };
 
@@ -124,7 +123,6 @@ static void set_up(struct server_setup *setup, const struct serve_settings *s, c
     o->access.log = say;
     o->served_names = cli_texts_of(&s->served_names, setup->names);
     if (!o->served_names && name_of_file(setup, s->model)) o->served_names = setup->names;
-    o->max_model_len = s->max_model_len;
     o->max_queue = s->engine.max_queue;
     o->shutdown_ms = (int64_t)(s->shutdown_timeout * 1000);
     o->answer_timeout_ms = (int64_t)(s->answer_timeout * 1000);
@@ -174,6 +172,7 @@ static int run_command(const void *settings)
     set_up(&setup, s, &access);
     if (s->mock) {
         cli_allow_descriptors();
+        setup.o.max_model_len = s->engine.options.memory.sequence_tokens;
         const cli_mock_settings mock = {.spec = s->mock,
                                         .tokenizer = s->tokenizer ? s->tokenizer : s->model,
                                         .chat_template = s->chat_template,
@@ -250,9 +249,6 @@ static const cli_option model_options[] = {
      AT(tokenizer)},
     {"chat-template", 0, CLI_OPTION_TEXT, "FILE", NULL, "a chat template (Jinja) in place of the model's",
      AT(chat_template)},
-    {"max-model-len", 0, CLI_OPTION_INTEGER, "N", "0",
-     "most tokens of a prompt and its answer (0: what the model and the KV cache hold)", AT(max_model_len),
-     .least = 0, .most = 1 << 30},
     {"load-format", 0, CLI_OPTION_CHOICE, "HOW", "auto", "dummy: random weights for the shape of config.json",
      AT(load_format), .choices = load_formats},
     {"seed", 0, CLI_OPTION_INTEGER, "N", "0", "of those random weights", AT(seed), .least = 0,
@@ -271,7 +267,9 @@ static bool is_of_engine(const cli_option *row)
     if (is_among(row, model_options)) return row->offset == AT(load_format) || row->offset == AT(seed);
     return is_among(row, cli_serving_option_rows) ||
            (is_among(row, cli_scheduling_option_rows) &&
-            row->offset != offsetof(cli_engine_settings, max_queue)); // the server's own
+            row->offset != offsetof(cli_engine_settings, max_queue) && // the server's own
+            row->offset !=
+                offsetof(cli_engine_settings, options.memory.sequence_tokens)); // a mock's server has it
 }
 
 static bool is_given(const struct serve_settings *s, const char *name)
