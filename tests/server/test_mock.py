@@ -250,6 +250,20 @@ class Worker(unittest.TestCase):
             worker = json.loads(server.get("/worker")[1])
             self.assertEqual((worker["kv_homes"], worker["attention"], worker["block_size"], worker["hash_scheme"]), (1, "tp", 0, None))
 
+    def test_context_of_mocks(self):
+        """What --max-model-len says is the server's, and no more than the mock's."""
+        for options, context in ((), 32), (("--max-model-len", 20), 20):
+            with mock({"workers": 2, "max_model_len": 32} | QUICK, *options) as server:
+                for i in range(2):
+                    self.assertEqual(json.loads(server.worker(i).get("/worker")[1])["max_model_len"], context)
+                self.assertEqual(server.post("/v1/completions", {"prompt": "x" * (context + 1), "max_tokens": 1})[0], 400)
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write('{"max_model_len": 32}')
+            file.flush()
+            done = run("serve", "--mock", file.name, "--port", 0, "--max-model-len", 33)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+        self.assertIn("max model length 33 is not in [0, 32]", done.stderr)
+
     def test_endpoints_of_mocks(self):
         ports = free_ports(15)
         config = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{ports}", "replay_endpoint": f"tcp://127.0.0.1:{ports + 6}", "topic": "kv"}

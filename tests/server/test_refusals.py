@@ -9,7 +9,7 @@ import ssl
 import time
 import unittest
 
-from serving import SANITIZED, SECONDS, Server, Shared, texts
+from serving import MODEL, SANITIZED, SECONDS, Server, Shared, run, texts
 
 
 class Refusals(Shared):
@@ -168,6 +168,27 @@ class Refusals(Shared):
         self.assertEqual(answer["usage"]["prompt_tokens"], 7)
         answer = self.server.complete([1] * 600, max_tokens=5, truncate_prompt_tokens=-1)  # as many as fit
         self.assertEqual(answer["usage"]["prompt_tokens"], 507)
+
+    def test_shorter_context(self):
+        """What a sequence may have at most is what memory has to hold, though the model's context is longer."""
+        page, body = 98304, {"prompt": list(range(1, 101)), "ignore_eos": True, "return_token_ids": True, "temperature": 0}
+        expected = self.server.complete(**body, max_tokens=50)["choices"][0]["token_ids"]
+        for kind in ("--memory", "--kv-cache-memory-bytes"):
+            with Server(kind, 3 * page, "--max-model-len", 150) as server:
+                self.assertEqual(json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"], 150)
+                self.assertEqual(server.complete(**body, max_tokens=50)["choices"][0]["token_ids"], expected)
+                self.assertEqual(server.complete(**body)["usage"]["completion_tokens"], 16)
+                self.assertEqual(server.complete(**body | {"prompt": [1] * 149}, max_tokens=1)["usage"]["total_tokens"], 150)
+                for more in {"max_tokens": 51}, {"prompt": [1] * 151}, {"prompt": "hello " * 200}:
+                    status, answer = server.post("/v1/completions", body | more)
+                    self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"), more)
+                    self.assertIn("this model's context is 150 tokens", answer["error"]["message"])
+            done = run("serve", MODEL, "--port", 0, kind, 3 * page - 1, "--max-model-len", 150)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), done.stderr)
+            self.assertIn("the max model length of 150 tokens needs 3", done.stderr)
+        for most, status in (513, 2), (-1, 2), (2**30 + 1, 2):
+            done = run("serve", MODEL, "--port", 0, "--max-model-len", most)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1), done.stderr)
 
     def test_methods_and_types(self):
         for method, path, status in [("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/v1", 404),
