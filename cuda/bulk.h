@@ -5,7 +5,7 @@
  *   gate       logits of tokens, and their rows rounded                         some of them by some experts a block at a time
  *   route      tokens are routed                                                the same tokens
  *   dispatch   packets and their signals                                        a receiver a block
- *   receive    packets -> tiles of 64 rows; how the call ends                   a rank a block, of one warp
+ *   receive    packets -> tiles of rows; how the call ends                      a rank a block, of one warp
  *   up         first products of all tiles, shared experts' too                 a tile and some columns a block
  *   down       second products, times weights, to the home ranks                the same
  *   combine    rows of a token's experts are added                              a part of a token, or some tokens a block
@@ -87,10 +87,6 @@ COT_DEVICE bool bulk_is_unsound(const bulk_warp &w)
 {
     return w.rank.state->unsound != ~0u && !w.call.unsound_pass;
 }
-COT_DEVICE int bulk_shared_tiles(const bulk_warp &w)
-{
-    return w.call.networks[1].intermediate ? (w.tokens + FUSED_TILE_ROWS - 1) / FUSED_TILE_ROWS : 0;
-}
 
 template <typename Engine> COT_DEVICE void bulk_gate(const cot_cuda_fused &c)
 {
@@ -140,8 +136,8 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     }
     release_open(w, all);
     COT_UNLESS(bulk_lanes_after_rows) __syncwarp();
-    const int shared_tiles = bulk_shared_tiles(w);
-    for (int i = lane; i < all.released + shared_tiles; i += 32)
+    const int own_tiles = shared_tiles(w);
+    for (int i = lane; i < all.released + own_tiles; i += 32)
         w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] >> 8 : -1 - (i - all.released);
     for (int to = lane; to < ranks; to += 32)
         count_messages(w.net, to, s->entered[to] * static_cast<size_t>(c.layout.reply_bytes),
@@ -167,7 +163,7 @@ COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, J
     bulk_share share;
     const bulk_warp w = bulk_rank(c, bulk_rank_of_block(c, share));
     if (!bulk_is_fine(w)) return;
-    const int tiles = static_cast<int>(w.rank.state->next) + bulk_shared_tiles(w), all = tiles * most;
+    const int tiles = static_cast<int>(w.rank.state->next) + shared_tiles(w), all = tiles * most;
     const auto from = [&](int i) {
         for (; i < all; i += share.blocks) {
             const tile_work<Value> work = work_of<Value>(w, i % tiles);

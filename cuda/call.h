@@ -52,7 +52,10 @@ struct fabric {
     int32_t ranks, rank; // P, and which of them this warp works for
 };
 
-constexpr int FUSED_TILE_ROWS = 64, FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED_LANES = 32;
+/* A tile has so many rows of one expert at most, as the call says: by a shift, so that nothing is divided by it. The fused launch has
+ * the first alone. */
+constexpr int FUSED_TILE_SHIFT = 6, FUSED_TILE_ROWS = 1 << FUSED_TILE_SHIFT;
+constexpr int FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED_LANES = 32;
 constexpr int FUSED_CHUNK =
     16; // tokens that are gated, or combined, together, where there are many; rows of a REPLY
 constexpr int FUSED_RANKS_MOST = 64, FUSED_EXPERTS_MOST = 960;
@@ -114,14 +117,14 @@ struct fused_rank {
     uint64_t *ready, *finished;     // [tasks]: the queue; what has ended
     int32_t *released;              // [tiles] in the order in which they may run: tile << 8 | rows
     int32_t *tile_slot, *tile_rows; // [tiles]
-    int32_t *tile_row;              // [tiles][64] row of the dispatch region
-    float *tile_weight;             // [tiles][64]
+    int32_t *tile_row;              // [tiles][rows of a tile] row of the dispatch region
+    float *tile_weight;             // likewise
     int32_t *tile_home,
-        *tile_at;         // [tiles][64] reply row `at` of that rank; reduced: entry `at` of that received row
+        *tile_at;         // likewise: reply row `at` of that rank; reduced: entry `at` of that received row
     uint32_t *slot_count; // [slots] entries that a batch has for it
     int32_t *slot_row;    // [2][slots] where they go (subscribe.h)
     int32_t *lane_tile;   // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
-    unsigned char *activations; // [FUSED_LANES][64][widest I]
+    unsigned char *activations; // [FUSED_LANES][rows of a tile][widest I]
     float *shared_rows;         // [S][H]
     uint32_t *columns_done;     // [done_words]: parts of a token's columns that are there; 0 between calls
     /* reduced, else null; a received row is s S + n: the n-th that rank s sent, or its own n-th token. */
@@ -228,6 +231,7 @@ struct cot_cuda_fused {
     const int32_t *replica_rank, *replica_slot, *replica_begin; // as cot_expert_replicas
     int32_t slots, reply_bf16;                                  // experts a rank holds at most; 0 or 1
     int32_t reduced;                                            // 0 or 1
+    int32_t tile_shift;                                         // a tile has 1 << tile_shift rows at most
     const cot::fused_rank *ranks;                               // [P]
     const int32_t *first_block;                                 // [P + 1]
     cot::fused_moments *moments;                                // or null

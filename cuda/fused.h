@@ -69,10 +69,9 @@ COT_DEVICE int replied_of(uint64_t news)
     return static_cast<int>(news >> 4 & 0xff);
 }
 
-/* A tile that may run, and its rows. */
+/* A tile that may run, and its rows, of which a tile has fewer than 256. */
 COT_DEVICE int32_t released_tile(int tile, int rows)
 {
-    static_assert(FUSED_TILE_ROWS < 256, "rows have 8 bits");
     return tile << 8 | rows;
 }
 
@@ -116,6 +115,15 @@ template <scope S> struct fused_warp {
     __device__ __forceinline__ int processors() const // of this rank
     {
         return call.first_block[net.rank + 1] - call.first_block[net.rank];
+    }
+    __device__ __forceinline__ int tile_rows() const
+    {
+        return 1 << call.tile_shift;
+    } // that a tile has at most
+    /* Where what is known of a tile's rows begins, or an own token's number, of a tile of the shared expert. */
+    __device__ __forceinline__ int64_t first_of(int tile) const
+    {
+        return static_cast<int64_t>(tile) << call.tile_shift;
     }
     __device__ __forceinline__ bool failed() const { return has_failed<S>(net); }
     __device__ __forceinline__ bool alone() const { return fused_is_alone(net.ranks, call.reduced, tokens); }

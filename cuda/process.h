@@ -209,7 +209,7 @@ template <typename Value> struct tile_work {
 
 template <scope S> COT_DEVICE int rows_of_tile(const fused_warp<S> &w, int tile)
 {
-    return tile < 0 ? shared_tile_rows(w.tokens, -1 - tile) : w.rank.tile_rows[tile];
+    return tile < 0 ? shared_tile_rows(w, -1 - tile) : w.rank.tile_rows[tile];
 }
 
 template <typename Value, scope S> COT_DEVICE tile_work<Value> work_of(const fused_warp<S> &w, int lane)
@@ -219,7 +219,7 @@ template <typename Value, scope S> COT_DEVICE tile_work<Value> work_of(const fus
     const int64_t widest = c.networks[0].intermediate > c.networks[1].intermediate
                                ? c.networks[0].intermediate
                                : c.networks[1].intermediate;
-    Value *const act = reinterpret_cast<Value *>(w.rank.activations) + lane * (FUSED_TILE_ROWS * widest);
+    Value *const act = reinterpret_cast<Value *>(w.rank.activations) + w.first_of(lane) * widest;
     const bool shared = tile < 0;
     return {c.networks[shared],
             shared ? c.shared_weights
@@ -250,17 +250,17 @@ template <typename Value, scope S> COT_DEVICE auto end_up(const fused_warp<S> &w
 
 /* Some columns of a tile's first product (half as many activations, where there is a gate). */
 template <typename Engine, scope S>
-COT_DEVICE typename Engine::job job_of_up(const fused_warp<S> &w, int lane, int part)
+COT_DEVICE tile_job<typename Engine::Value> job_of_up(const fused_warp<S> &w, int lane, int part)
 {
     using Value = typename Engine::Value;
     const tile_work<Value> work = work_of<Value>(w, lane);
     const network &n = work.shape;
     const bool shared = work.tile < 0; // its rows are own tokens', one after the other
     const int tile = shared ? -1 - work.tile : work.tile;
-    const int64_t own = shared ? w.net.rank * w.call.layout.block_rows + tile * FUSED_TILE_ROWS : 0;
+    const int64_t own = shared ? w.net.rank * w.call.layout.block_rows + w.first_of(tile) : 0;
     return {{reinterpret_cast<const Value *>(w.region() + w.row_at(own)), work.rows, n.hidden},
             {reinterpret_cast<const Value *>(work.weights + n.up), up_columns(n), n.hidden},
-            {w.rank.tile_row + static_cast<int64_t>(shared ? 0 : tile) * FUSED_TILE_ROWS, !shared},
+            {w.rank.tile_row + w.first_of(shared ? 0 : tile), !shared},
             part * Engine::columns_of(work.rows)};
 }
 
@@ -316,12 +316,12 @@ template <typename Value, scope S> COT_DEVICE auto end_down(const fused_warp<S> 
             v += bias[h], next += both ? bias[h + 1] : 0;
         }
         if (work.tile < 0) {
-            const int64_t token = (-1 - work.tile) * FUSED_TILE_ROWS + row;
+            const int64_t token = w.first_of(-1 - work.tile) + row;
             store_pair(reinterpret_cast<unsigned char *>(w.rank.shared_rows + token * n.hidden), false, h, v,
                        next, both);
             return;
         }
-        const int64_t at = static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS + row;
+        const int64_t at = w.first_of(work.tile) + row;
         const float weight = w.rank.tile_weight[at];
         if (w.call.reduced) {
             float *const entry = w.rank.partial + static_cast<int64_t>(w.rank.tile_at[at]) * n.hidden;
@@ -337,7 +337,7 @@ template <typename Value, scope S> COT_DEVICE auto end_down(const fused_warp<S> 
 
 /* Some columns of a tile's second product. */
 template <typename Engine, scope S>
-COT_DEVICE typename Engine::job job_of_down(const fused_warp<S> &w, int lane, int part)
+COT_DEVICE tile_job<typename Engine::Value> job_of_down(const fused_warp<S> &w, int lane, int part)
 {
     using Value = typename Engine::Value;
     const tile_work<Value> work = work_of<Value>(w, lane);
@@ -523,8 +523,8 @@ template <typename Engine, scope S> COT_DEVICE void end_columns(const fused_warp
         int token = 0;
         bool last = false;
         if (row < rows) {
-            token = tile < 0 ? (-1 - tile) * FUSED_TILE_ROWS + row
-                             : w.rank.tile_at[tile * FUSED_TILE_ROWS + row] / top_k;
+            token = tile < 0 ? static_cast<int>(w.first_of(-1 - tile)) + row
+                             : w.rank.tile_at[w.first_of(tile) + row] / top_k;
             uint32_t *const done =
                 w.rank.columns_done + token * fused_pieces(hidden, FUSED_DONE_COLUMNS) + number;
             last = COT_EITHER(process_columns_count, add_acq_rel<scope::gpu>(done, mine),

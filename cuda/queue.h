@@ -29,11 +29,15 @@ template <typename Engine> COT_DEVICE tile_parts parts_of_tiles(const cot_cuda_f
     return {parts_of<Engine>(expert > shared ? expert : shared), parts_of<Engine>(c.gate.hidden)};
 }
 
-/* Rows of the i-th tile of the shared expert. */
-COT_DEVICE int shared_tile_rows(int tokens, int i)
+/* Tiles of the shared expert, and rows of the i-th. */
+template <scope S> COT_DEVICE int shared_tiles(const fused_warp<S> &w)
 {
-    const int left = tokens - i * FUSED_TILE_ROWS;
-    return left < FUSED_TILE_ROWS ? left : FUSED_TILE_ROWS;
+    return w.call.networks[1].intermediate ? (w.tokens + w.tile_rows() - 1) >> w.call.tile_shift : 0;
+}
+template <scope S> COT_DEVICE int shared_tile_rows(const fused_warp<S> &w, int i)
+{
+    const int left = w.tokens - static_cast<int>(w.first_of(i));
+    return left < w.tile_rows() ? left : w.tile_rows();
 }
 
 /* By a whole warp: takes `count` places, which the caller writes with put_tasks; the first of them. What the warp's lanes did

@@ -55,7 +55,7 @@ template <typename Engine, scope S> COT_DEVICE void begin_tiles(const fused_warp
         s.busy = true;
         const int released = of_expert ? w.rank.released[s.tiles_begun + nth] : 0;
         s.tile = of_expert ? released >> 8 : -1 - (s.shared_begun + nth - experts);
-        s.rows = of_expert ? released & 255 : shared_tile_rows(w.tokens, -1 - s.tile);
+        s.rows = of_expert ? released & 255 : shared_tile_rows(w, -1 - s.tile);
         ups = parts_of<Engine>(up_columns(w.call.networks[!of_expert]), s.rows);
         w.rank.lane_tile[lane_of_warp()] = s.tile;
         store_relaxed<scope::gpu>(
@@ -108,7 +108,7 @@ constexpr int TILE_LOOKS = FUSED_TILE_ROWS / 32; // that a warp takes at what ea
 template <scope S> COT_DEVICE void answer_tile(const fused_warp<S> &w, schedule &s, int tile, int rows)
 {
     const int lane = lane_of_warp();
-    const int32_t *const home = w.rank.tile_home + static_cast<int64_t>(tile) * FUSED_TILE_ROWS;
+    const int32_t *const home = w.rank.tile_home + w.first_of(tile);
     int homes[TILE_LOOKS];
     uint32_t mine[2] = {0, 0};
     if (w.net.ranks == 1) {
@@ -124,7 +124,7 @@ template <scope S> COT_DEVICE void answer_tile(const fused_warp<S> &w, schedule 
 template <scope S> COT_DEVICE void complete_rows(const fused_warp<S> &w, schedule &s, int tile, int rows)
 {
     const int lane = lane_of_warp(), begin = s.complete;
-    const int32_t *const received = w.rank.tile_home + static_cast<int64_t>(tile) * FUSED_TILE_ROWS;
+    const int32_t *const received = w.rank.tile_home + w.first_of(tile);
     uint32_t done[TILE_LOOKS];
     int count = 0;
     COT_UNLESS(schedule_tiles_in_turn) __syncwarp(); // another lane may have counted a row of the tile before
@@ -279,7 +279,7 @@ template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_war
     const int combine_tasks = combines.chunks * combines.parts;
     const int down_parts = parts_of_tiles<Engine>(w.call).down;
     schedule s = {};
-    s.shared_tiles = w.call.networks[1].intermediate ? (w.tokens + FUSED_TILE_ROWS - 1) / FUSED_TILE_ROWS : 0;
+    s.shared_tiles = shared_tiles(w);
     if (lane_of_warp() == 0) {
         store_relaxed<scope::gpu>(&w.rank.state->gates_left, static_cast<uint32_t>(gates.chunks));
         store_relaxed<scope::gpu>(&w.rank.state->combines_left, static_cast<uint32_t>(combine_tasks));

@@ -113,7 +113,7 @@ template <scope S> struct cell_entries {
  * continued backwards. */
 template <scope S> COT_DEVICE void sum_batch(const fused_warp<S> &w, subscription &all)
 {
-    const int lane = lane_of_warp(), slots = w.call.slots;
+    const int lane = lane_of_warp(), slots = w.call.slots, shift = w.call.tile_shift, most = w.tile_rows();
     for (int first = 0; first < slots; first += 32) {
         const int slot = first + lane;
         const int count =
@@ -121,8 +121,7 @@ template <scope S> COT_DEVICE void sum_batch(const fused_warp<S> &w, subscriptio
         if (!__any_sync(ALL_LANES, count)) continue;
         const int32_t open = count ? w.shared->open[slot] : -1;
         const int begun = open >= 0, rows = begun ? open & 127 : 0, until = rows + count,
-                  fresh = (until + FUSED_TILE_ROWS - 1) / FUSED_TILE_ROWS - begun,
-                  full = until / FUSED_TILE_ROWS;
+                  fresh = ((until + most - 1) >> shift) - begun, full = until >> shift;
         int sums = fresh | full << 16; // of this lane and those below
         for (int by = 1; by < 32; by *= 2) {
             const int other = __shfl_up_sync(ALL_LANES, sums, static_cast<unsigned>(by));
@@ -131,15 +130,15 @@ template <scope S> COT_DEVICE void sum_batch(const fused_warp<S> &w, subscriptio
         const int tile = all.tiles + (sums & 0xffff) - fresh, release = all.released + (sums >> 16) - full;
         if (count) {
             store_relaxed<scope::cta>(w.rank.slot_count + slot, 0u);
-            w.rank.slot_row[slot] = begun ? (open >> 7) * FUSED_TILE_ROWS + rows : -1;
-            w.rank.slot_row[slots + slot] = tile * FUSED_TILE_ROWS - (begun ? FUSED_TILE_ROWS - rows : 0);
+            w.rank.slot_row[slot] = begun ? ((open >> 7) << shift) + rows : -1;
+            w.rank.slot_row[slots + slot] = (tile << shift) - (begun ? most - rows : 0);
             for (int i = 0; i < fresh; i++) w.rank.tile_slot[tile + i] = slot;
             for (int i = 0; i < full; i++) {
                 const int whole = begun && i == 0 ? open >> 7 : tile + i - begun;
-                w.rank.tile_rows[whole] = FUSED_TILE_ROWS;
-                w.rank.released[release + i] = released_tile(whole, FUSED_TILE_ROWS);
+                w.rank.tile_rows[whole] = most;
+                w.rank.released[release + i] = released_tile(whole, most);
             }
-            const int left = until % FUSED_TILE_ROWS, last = fresh ? tile + fresh - 1 : open >> 7;
+            const int left = until & (most - 1), last = fresh ? tile + fresh - 1 : open >> 7;
             w.shared->open[slot] = left ? last << 7 | left : -1;
         }
         sums = __shfl_sync(ALL_LANES, sums, 31);
@@ -189,8 +188,8 @@ COT_DEVICE void enter(const fused_warp<S> &w, subscription &all, int source, con
                 const int open = w.rank.slot_row[slot[j]],
                           fresh = w.rank.slot_row[static_cast<uint32_t>(w.call.slots) + slot[j]],
                           n = static_cast<int>(number[j]),
-                          at = open >= 0 && open % FUSED_TILE_ROWS + n < FUSED_TILE_ROWS ? open + n
-                                                                                         : fresh + n;
+                          at = open >= 0 && (open & (w.tile_rows() - 1)) + n < w.tile_rows() ? open + n
+                                                                                             : fresh + n;
                 w.rank.tile_row[at] = e.row;
                 w.rank.tile_weight[at] = e.weight;
                 w.rank.tile_home[at] = w.call.reduced ? e.received : e.home;

@@ -221,6 +221,7 @@ static void lay_out(cot_cuda_group *g, taking *t)
     c->fabric.ranks = g->ranks;
     c->networks[0] = cot_cuda_network_of(&o->expert);
     c->slots = static_cast<int32_t>(slots_of(o));
+    c->tile_shift = cot::FUSED_TILE_SHIFT;
     c->reply_bf16 = o->combine_type == COT_BF16;
     c->replica_rank = reinterpret_cast<const int32_t *>(g->told_at + g->told.placement[0]);
     c->replica_slot = reinterpret_cast<const int32_t *>(g->told_at + g->told.placement[1]);

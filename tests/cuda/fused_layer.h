@@ -195,6 +195,7 @@ class Layer {
         call.replica_slot = replica_slot = take<int32_t>(replicas, "replicas' slots", 0);
         call.replica_begin = replica_begin = take<int32_t>(experts + 1, "experts' replicas", 0);
         call.slots = p.slots;
+        call.tile_shift = cot::FUSED_TILE_SHIFT;
         std::vector<int32_t> first = {0};
         for (int b : g.blocks) first.push_back(first.back() + b);
         call.first_block = session.copy(first.data(), first.size(), "ranks' blocks");
