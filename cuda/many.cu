@@ -13,6 +13,7 @@ template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_many_prod
         part.a.rows = left < Engine::ROWS ? left : Engine::ROWS;
         return part;
     };
+    Engine::know(p.b);
     Engine::compute_all(
         cot::shared_memory(), from(static_cast<int>(blockIdx.x)),
         [=](int tile) { return from(tile + blocks); }, job,

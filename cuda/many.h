@@ -49,6 +49,9 @@ template <int COLUMNS> struct many_engine {
                          SHARED_BYTES = 1024 + WORDS_AT + 2 * STAGES * 8;
     static constexpr int ROWS_APART = BRINGING / 8, ROWS_A_THREAD = ROWS / ROWS_APART;
     using place = ring_place<STAGES>;
+    using Value = uint16_t;
+
+    static __device__ __forceinline__ constexpr int columns_of(int) { return N; }
 
     static __device__ __forceinline__ int stages_of(const many_job &job) { return (job.a.k + K - 1) / K; }
     static __device__ __forceinline__ shared_place full(shared_place all, int slot)
@@ -58,6 +61,12 @@ template <int COLUMNS> struct many_engine {
     static __device__ __forceinline__ shared_place empty(shared_place all, int slot)
     {
         return all + (WORDS_AT + (STAGES + slot) * 8);
+    }
+
+    /* By all threads, for each map of a job's, before the tiles are computed. */
+    static __device__ __forceinline__ void know(const tile_map *map)
+    {
+        if (thread_number() == MULTIPLYING) COT_UNLESS(many_map) acquire_map(map); // who copies B's tiles
     }
 
     /* Makes the words. By all threads, which meet. */
@@ -132,7 +141,7 @@ template <int COLUMNS> struct many_engine {
     static __device__ __forceinline__ void multiply(shared_place all, float *kept_sums, int tile, Next next,
                                                     Job job, Put put)
     {
-        const int thread = thread_number(), lane = thread % 32, rows = thread / 128 * 64;
+        const int lane = thread_number() % 32, rows = thread_number() / 128 * 64;
         place at;
         COT_ONE_BY_ONE
         for (; tile >= 0; tile = next(tile)) {
@@ -157,23 +166,27 @@ template <int COLUMNS> struct many_engine {
             COT_UNLESS(many_wait_last) wgmma_wait<0>();
             if (lane == 0) word_arrive(empty(all, before));
             /* Sums pass through shared memory, each read by the thread that wrote it, so that what is done with one is there once in the code. */
-            float *const mine = kept_sums + thread;
-            const auto give = put(tile);
             COT_ONE_BY_ONE
             for (int part = 0; part < N / 2 / PART; part++) {
+                /* Beside the sums there is no register for what can be worked out anew. */
+                const int number = thread_number(),
+                          row = number / 128 * 64 + number % 128 / 32 * 16 + number % 32 / 4,
+                          column = 8 * part * (PART / 4) + number % 4 * 2;
+                float *const mine = kept_sums + number;
                 COT_EACH (p, N / 2 / PART)
                     if (p == part)
                         COT_EACH (i, PART) mine[i * MULTIPLYING] = sums[p * PART + i];
+                const auto give = put(tile);
                 COT_ONE_BY_ONE
                 for (int i = 0; i < PART; i += 2)
-                    give(rows + thread % 128 / 32 * 16 + lane / 4 + i / 2 % 2 * 8,
-                         8 * (part * (PART / 4) + i / 4) + lane % 4 * 2, mine[i * MULTIPLYING],
+                    give(row + i / 2 % 2 * 8, column + i / 4 * 8, mine[i * MULTIPLYING],
                          mine[(i + 1) * MULTIPLYING]);
             }
         }
     }
 
-    /* Computes `tile`, next(tile), ... until -1. By THREADS threads, with SHARED_BYTES of dynamic shared memory at `memory`. */
+    /* Computes `tile`, next(tile), ... until -1. By THREADS threads, with SHARED_BYTES of dynamic shared memory at `memory`. All threads know the
+     * maps. */
     template <typename Next, typename Job, typename Put>
     static __device__ __forceinline__ void compute_all(void *memory, int tile, Next next, Job job, Put put)
     {
@@ -181,10 +194,14 @@ template <int COLUMNS> struct many_engine {
             static_cast<unsigned char *>(memory) + (1024 - reinterpret_cast<uintptr_t>(memory) % 1024) % 1024;
         const shared_place all = place_of(aligned);
         begin(all);
-        if (thread_number() < MULTIPLYING)
+        /* A launch gives all threads 168: sums take 128 of them. */
+        if (thread_number() < MULTIPLYING) {
+            take_registers<216>();
             multiply(all, reinterpret_cast<float *>(aligned + SUMS_AT), tile, next, job, put);
-        else
+        } else {
+            COT_UNLESS(many_registers) give_registers<72>();
             bring(all, tile, next, job);
+        }
     }
 };
 

@@ -105,8 +105,12 @@ COT_DEVICE void word_expect(shared_place word, int bytes);
 COT_DEVICE void word_arrive(shared_place word);
 COT_DEVICE void word_wait(shared_place word, uint32_t parity);
 
+/* What others wrote in a map in global memory before the launch is there for tiles that this thread copies by it. From here on: compute
+ * capability 9.0 alone. */
+COT_DEVICE void acquire_map(const tile_map *map);
+
 /* Copies a tile of a map to shared memory, aligned to 1024 bytes, its rows in lines of 128 bytes as tile.h has them: bytes arrive at the
- * word, as many as the tile has, and are there for who waits for the phase that expects them. By one thread. From here on: compute capability 9.0 alone. */
+ * word, as many as the tile has, and are there for who waits for the phase that expects them. By one thread, which has acquired the map. */
 COT_DEVICE void copy_tile_async(shared_place to, const tile_map *map, int k, int row, int slot,
                                 shared_place word);
 
@@ -122,6 +126,11 @@ template <int N> COT_DEVICE void wgmma_bf16(float (&sums)[N / 2], shared_place a
 COT_DEVICE void wgmma_fence(); // before the first one that adds to sums that the thread has touched
 COT_DEVICE void wgmma_commit();
 template <int LEFT> COT_DEVICE void wgmma_wait(); // until at most LEFT groups are on their way
+
+/* By four warps, as wgmma_bf16: from now on each of their threads has so many registers, a multiple of 8 from 24 to 256: fewer than it had, or more,
+ * for which it waits until others of the block have given as many. */
+template <int COUNT> COT_DEVICE void give_registers();
+template <int COUNT> COT_DEVICE void take_registers();
 
 /* Nanoseconds, the same clock for all threads; has_passed (fabric.h) is how to compare two of them. */
 COT_DEVICE uint64_t global_timer();

@@ -250,6 +250,10 @@ COT_DEVICE void word_wait(shared_place word, uint32_t parity)
     while (!over);
 }
 
+COT_DEVICE void acquire_map(const tile_map *map)
+{
+    asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
 COT_DEVICE void copy_tile_async(shared_place to, const tile_map *map, int k, int row, int slot,
                                 shared_place word)
 {
@@ -258,6 +262,14 @@ COT_DEVICE void copy_tile_async(shared_place to, const tile_map *map, int k, int
         "%3, %4}], [%5];" ::"r"(to),
         "l"(map), "r"(k), "r"(row), "r"(slot), "r"(word)
         : "memory");
+}
+template <int COUNT> COT_DEVICE void give_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT) : "memory");
+}
+template <int COUNT> COT_DEVICE void take_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT) : "memory");
 }
 COT_DEVICE void fence_async()
 {

@@ -55,7 +55,8 @@ static Product multiply(const Operands &o, unsigned blocks, const emulate::Optio
     if (!o.pick.empty()) p.pick = {session.copy(o.pick.data(), o.pick.size(), "pick"), 1};
     assert_true(o.pick.empty() ? rows == o.m : rows > o.m);
     cot::tile_map map;
-    emulate::make_tile_map(&map, session.copy(o.b.data(), o.b.size(), "b"), o.k, o.n, o.slots, Engine::N);
+    emulate::make_tile_map(&map, session.copy(o.b.data(), o.b.size(), "b"), o.k, o.n, o.slots, o.n * o.k * 2,
+                           Engine::N);
     p.b = session.copy(&map, 1, "map");
     Product r;
     r.result = emulate::launch({blocks, Engine::THREADS, Engine::SHARED_BYTES}, options,
@@ -141,9 +142,9 @@ static void each_weakening_is_found(void **)
     const Product right = multiply<by_256>(o, 1, plain);
     expect_none(right.result);
     for (const char *mutant :
-         {"many_arrivals", "many_words_for_all", "many_rows_for_products", "many_wait_empty", "many_bytes",
-          "many_wait_rows", "many_wait_full", "many_parity", "many_sums_for_products", "many_commit",
-          "many_wait_products", "many_wait_last"}) {
+         {"many_map", "many_registers", "many_arrivals", "many_words_for_all", "many_rows_for_products",
+          "many_wait_empty", "many_bytes", "many_wait_rows", "many_wait_full", "many_parity",
+          "many_sums_for_products", "many_commit", "many_wait_products", "many_wait_last"}) {
         int found = 0;
         for (uint64_t seed = 1; seed <= 3; seed++) {
             emulate::Options options;

@@ -32,6 +32,8 @@ enum {
     NO_WORD,
     ASKEW,
     NO_MAP,
+    NOT_ACQUIRED,
+    ACQUIRED_BY_ANOTHER,
     LEFT_ALONE,
     TOUCHED,
     OUTSIDE
@@ -44,6 +46,7 @@ static void tiles(tile_call c)
     unsigned char *const memory = static_cast<unsigned char *>(cot::shared_memory());
     const cot::shared_place first = cot::place_of(memory), word = first + 3 * TILE_BYTES;
     if (t == 0 && what != NO_WORD) cot::word_init(word, 1);
+    if (t == (what == ACQUIRED_BY_ANOTHER) && what != NOT_ACQUIRED) cot::acquire_map(c.map);
     __syncthreads();
     for (int i = 0; i < 2; i++) {
         const cot::shared_place to = first + i * TILE_BYTES;
@@ -88,7 +91,8 @@ static Tiles copy(int k, int row, int slot, int what, uint64_t seed)
         for (int r = 0; r < ROWS; r++)
             for (int i = 0; i < K; i++) values.push_back(value(s, r, i));
     cot::tile_map maps[2] = {};
-    emulate::make_tile_map(maps, session.copy(values.data(), values.size(), "values"), K, ROWS, SLOTS, 16);
+    emulate::make_tile_map(maps, session.copy(values.data(), values.size(), "values"), K, ROWS, SLOTS,
+                           ROWS * K * 2, 16);
     const tile_call call = {
         session.copy(maps, 2, "maps"), session.allocate<uint16_t>(2048, "out"), k, row, slot, what};
     Tiles r;
@@ -130,6 +134,8 @@ static void words_are_used_as_the_manual_has_it(void **)
                  {ASKEW, Fault::ALIGNMENT, "a tile to"},
                  {OUTSIDE, Fault::BOUNDS, "outside its shared memory"},
                  {NO_MAP, Fault::COPY, "is no map of tiles"},
+                 {NOT_ACQUIRED, Fault::COPY, "which it has not acquired"},
+                 {ACQUIRED_BY_ANOTHER, Fault::COPY, "which it has not acquired"},
                  {LEFT_ALONE, Fault::COPY, "copies of tiles are on their way"},
                  {NO_WAIT, Fault::RACE, ""},
                  {TOUCHED, Fault::RACE, ""}};
@@ -224,12 +230,40 @@ static void wgmma_is_used_as_the_manual_has_it(void **)
     }
 }
 
+/* The first of three groups of warps gives registers, and the others take them. */
+static void registers(int what)
+{
+    if (cot::thread_number() >= 128) {
+        if (what == 3)
+            cot::take_registers<212>();
+        else
+            cot::take_registers<216>();
+    } else if (what == 2) {
+        cot::give_registers<176>();
+    } else if (what != 1) {
+        cot::give_registers<72>();
+    }
+}
+
+static void registers_come_from_others(void **)
+{
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        expect_none(emulate::launch({1, 384, 0}, seeded(seed), registers, 0));
+        expect(emulate::launch({1, 384, 0}, seeded(seed), registers, 1), Fault::DEADLOCK, "registers 216");
+        expect(emulate::launch({1, 384, 0}, seeded(seed), registers, 2), Fault::MISUSE,
+               "from 168 registers to 176");
+        expect(emulate::launch({1, 384, 0}, seeded(seed), registers, 3), Fault::MISUSE,
+               "from 168 registers to 212");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_lie_as_the_manual_has_them),
         cmocka_unit_test(words_are_used_as_the_manual_has_it),
         cmocka_unit_test(wgmma_is_used_as_the_manual_has_it),
+        cmocka_unit_test(registers_come_from_others),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

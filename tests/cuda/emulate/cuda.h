@@ -55,9 +55,11 @@ void wait_copies(int groups_left) __attribute__((noinline));
 void init_word(void *word, int arrivals) __attribute__((noinline));
 void arrive_at_word(void *word, int bytes) __attribute__((noinline)); // bytes: to come in this phase
 void wait_for_word(void *word, uint32_t parity) __attribute__((noinline));
+void acquire_map(const void *map);
 void copy_tile(void *to, const void *map, int k, int row, int slot, void *word) __attribute__((noinline));
 void fence_copies();
 void multiply_group(float *sums, int columns, const void *a, const void *b) __attribute__((noinline));
+void set_registers(int count, bool more) __attribute__((noinline)); // of each thread of four warps
 void fence_products();
 void commit_products();
 void wait_products(int groups_left) __attribute__((noinline));

@@ -74,8 +74,10 @@ struct Result {
     Counters counters = {};
 };
 
-/* Writes the map that a driver would make of rows of bf16, [slots][rows][k], of which tiles have so many rows, as cuda/tile_map.h has it. */
-void make_tile_map(void *map, const void *values, int k, int rows, int slots, int tile_rows);
+/* Writes the map that a driver would make of rows of bf16, [slots][rows][k], slots so many bytes apart, of which tiles have so many rows, as
+ * cuda/tile_map.h has it. */
+void make_tile_map(void *map, const void *values, int64_t k, int64_t rows, int64_t slots, int64_t slot_bytes,
+                   int64_t tile_rows);
 
 /* Device memory, empty at first; one at a time. */
 class Session {

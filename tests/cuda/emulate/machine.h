@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -126,7 +127,9 @@ struct Thread {
     std::deque<std::vector<Copy>> groups; // committed, the oldest first
     std::vector<Clock> async_fences;      // when it let products read what it had written
     std::map<uintptr_t, int64_t> waited;  // for a word: the last phase
+    std::set<uintptr_t> maps;             // of tiles, that it has acquired
     bool sums_fenced;
+    int registers;                                  // 0: as the launch gave it
     std::vector<std::shared_ptr<Sums>> sums;        // that products add to
     std::vector<std::shared_ptr<Product>> products; // of the group that is open
     std::deque<std::vector<std::shared_ptr<Product>>> product_groups;
@@ -177,7 +180,9 @@ struct Block {
     std::map<uintptr_t, Word> words;
     std::vector<TileCopy> tiles; // on their way, or not counted yet
     Clock tiles_issued;
-    uint32_t ended; // threads
+    int spare_registers;           // that threads gave, and none took yet
+    std::vector<Thread *> wanting; // registers
+    uint32_t ended;                // threads
 };
 
 struct Machine {

@@ -135,10 +135,22 @@ COT_DEVICE void word_wait(shared_place word, uint32_t parity)
 {
     emulate::wait_for_word(word, parity);
 }
+COT_DEVICE void acquire_map(const tile_map *map)
+{
+    emulate::acquire_map(map);
+}
 COT_DEVICE void copy_tile_async(shared_place to, const tile_map *map, int k, int row, int slot,
                                 shared_place word)
 {
     emulate::copy_tile(to, map, k, row, slot, word);
+}
+template <int COUNT> COT_DEVICE void give_registers()
+{
+    emulate::set_registers(COUNT, false);
+}
+template <int COUNT> COT_DEVICE void take_registers()
+{
+    emulate::set_registers(COUNT, true);
 }
 COT_DEVICE void fence_async()
 {

@@ -14,15 +14,16 @@ namespace emulate {
 /* What the emulator's driver writes in a tile_map. */
 struct Map {
     const char *values;
-    int64_t k, rows, slots, tile_rows;
+    int64_t k, rows, slots, slot_bytes, tile_rows;
     uint64_t magic;
 };
 static constexpr uint64_t MAP_MAGIC = 0x7469656c73616d70u;
 static constexpr int TILE_K = 64, LINE = 128;
 
-void make_tile_map(void *map, const void *values, int k, int rows, int slots, int tile_rows)
+void make_tile_map(void *map, const void *values, int64_t k, int64_t rows, int64_t slots, int64_t slot_bytes,
+                   int64_t tile_rows)
 {
-    const Map made = {static_cast<const char *>(values), k, rows, slots, tile_rows, MAP_MAGIC};
+    const Map made = {static_cast<const char *>(values), k, rows, slots, slot_bytes, tile_rows, MAP_MAGIC};
     memset(map, 0, 128);
     memcpy(map, &made, sizeof made);
 }
@@ -139,6 +140,12 @@ void wait_for_word(void *word, uint32_t parity)
 
 /* ---- copies of tiles ---- */
 
+void acquire_map(const void *map)
+{
+    Inside thread;
+    thread->maps.insert(reinterpret_cast<uintptr_t>(map));
+}
+
 void copy_tile(void *to, const void *map, int k, int row, int slot, void *word)
 {
     const void *site = __builtin_return_address(0);
@@ -157,6 +164,9 @@ void copy_tile(void *to, const void *map, int k, int row, int slot, void *word)
     if (m.magic != MAP_MAGIC)
         fail(Fault::COPY, "%s is no map of tiles (%s)",
              name_of_address(reinterpret_cast<uintptr_t>(map)).c_str(), name_of_site(site).c_str());
+    if (!me->maps.count(reinterpret_cast<uintptr_t>(map)))
+        fail(Fault::COPY, "%s copies a tile by %s, which it has not acquired (%s)", name_of(me).c_str(),
+             name_of_address(reinterpret_cast<uintptr_t>(map)).c_str(), name_of_site(site).c_str());
     Word &w = find_word(me, word_at, site);
     TileCopy copy = {static_cast<char *>(to),
                      word_at,
@@ -174,7 +184,7 @@ void copy_tile(void *to, const void *map, int k, int row, int slot, void *word)
     const int64_t left = m.k - k, live = left < TILE_K ? left : TILE_K;
     for (int64_t r = 0; r < m.tile_rows && slot >= 0 && slot < m.slots && k >= 0 && live > 0; r++) {
         if (row + r < 0 || row + r >= m.rows) continue;
-        copy.pieces.push_back({m.values + ((slot * m.rows + row + r) * m.k + k) * 2,
+        copy.pieces.push_back({m.values + slot * m.slot_bytes + ((row + r) * m.k + k) * 2,
                                static_cast<size_t>(r * LINE), static_cast<size_t>(live) * 2});
     }
     for (const TileCopy::Piece &piece : copy.pieces) machine->result.counters.tile_bytes += piece.bytes;
@@ -249,16 +259,23 @@ static void run(Product &product)
         return bf16_to_float(bits);
     };
     std::vector<std::array<float, 16>> rows(static_cast<size_t>(64 + product.columns)); // of a, then of b
+    std::vector<bool> zero(rows.size(), true), finite(rows.size(), true);
     for (size_t row = 0; row < rows.size(); row++)
-        for (int k = 0; k < 16; k++) rows[row][static_cast<size_t>(k)] = value(row, k);
+        for (int k = 0; k < 16; k++) {
+            const float v = value(row, k);
+            rows[row][static_cast<size_t>(k)] = v;
+            zero[row] = zero[row] && v == 0;
+            finite[row] = finite[row] && std::isfinite(v);
+        }
     for (int i = 0; i < 128; i++) {
         const int lane = i % 32, warp = i / 32;
         std::vector<float> &sums = product.sums[static_cast<size_t>(i)]->values;
         for (int s = 0; s < product.columns / 2; s++) {
             const int row = 16 * warp + lane / 4 + s / 2 % 2 * 8, column = 8 * (s / 4) + lane % 4 * 2 + s % 2;
+            const size_t a = static_cast<size_t>(row), b = static_cast<size_t>(64 + column);
+            if ((zero[a] && finite[b]) || (zero[b] && finite[a])) continue; // zeros change no sum
             sums[static_cast<size_t>(s)] =
-                add_products(sums[static_cast<size_t>(s)], rows[static_cast<size_t>(row)].data(),
-                             rows[static_cast<size_t>(64 + column)].data());
+                add_products(sums[static_cast<size_t>(s)], rows[a].data(), rows[b].data());
         }
     }
     product.done = true;
@@ -336,6 +353,32 @@ void multiply_group(float *sums, int columns, const void *a, const void *b)
     others.swap(all);
     for (Thread *t : others)
         if (t != me) wake(t);
+}
+
+/* A launch gives each thread as many as all of a multiprocessor's 65,536 are for, by eights. */
+void set_registers(int count, bool more)
+{
+    const void *site = __builtin_return_address(0);
+    Inside thread;
+    Thread *me = thread.get();
+    Block *const block = me->block;
+    first_of_four(me, site);
+    if (!me->registers) me->registers = static_cast<int>(65536 / machine->shape.threads / 8 * 8);
+    const int change = count - me->registers;
+    if (count % 8 || count < 24 || count > 256 || (more ? change < 0 : change > 0))
+        fail(Fault::MISUSE, "%s goes from %d registers to %d (%s)", name_of(me).c_str(), me->registers, count,
+             name_of_site(site).c_str());
+    pause(me);
+    while (change > block->spare_registers) {
+        block->wanting.push_back(me);
+        wait(me, "registers", count, site);
+    }
+    progress(me);
+    block->spare_registers -= change;
+    me->registers = count;
+    std::vector<Thread *> others;
+    others.swap(block->wanting);
+    for (Thread *t : others) wake(t);
 }
 
 void fence_products()
