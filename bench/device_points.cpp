@@ -76,7 +76,7 @@ using Probes = std::vector<std::pair<const char *, cot_cuda_probe>>;
 Probes self_tests_of(cot_dtype type)
 {
     Probes all;
-    for (int i = 0; i < COT_CUDA_SELF_TESTS; i++)
+    for (int i = 0; i < COT_CUDA_SELF_TESTS + COT_CUDA_MANY_SELF_TESTS; i++)
         all.emplace_back("every form of main loop", cot_cuda_self_test_layer(type, i));
     return all;
 }

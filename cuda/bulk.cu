@@ -1,4 +1,4 @@
-#include "cuda/bulk.h"
+#include "cuda/bulk_many.h"
 
 using in_bf16 = cot::mma_engine;
 using in_f32 = cot::fma_engine;
@@ -46,3 +46,18 @@ COT_BULK_KERNEL cot_cuda_bulk_combine(const __grid_constant__ cot_cuda_fused cal
 {
     cot::bulk_combine(call);
 }
+
+#ifdef COT_90A
+/* In the place of cot_cuda_bulk_up_bf16 and cot_cuda_bulk_down_bf16 where a call's tiles have 128 rows: blocks of BULK_MANY_THREADS with
+ * BULK_MANY_BYTES, one a multiprocessor. */
+#define COT_MANY_KERNEL COT_KERNEL __launch_bounds__(cot::BULK_MANY_THREADS, 1)
+
+COT_MANY_KERNEL cot_cuda_bulk_many_256_up(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_up_many(call);
+}
+COT_MANY_KERNEL cot_cuda_bulk_many_256_down(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_down_many(call);
+}
+#endif

@@ -11,7 +11,8 @@
  *   combine    rows of a token's experts are added                              a part of a token, or some tokens a block
  *
  * Activations are there for all tiles at once (fused: for 32), and lane_tile has all of them: state->next of experts', in the order in
- * which they were released, then the shared expert's. `exact` alone. */
+ * which they were released, then the shared expert's. `exact` alone. All tiles of a call are of one form, which the host picks by the call's
+ * tokens: of 64 rows, or of 128, whose up and down are in bulk_many.h. A row's bits are the same in both. */
 #ifndef COT_CUDA_BULK_H
 #define COT_CUDA_BULK_H
 #include "cuda/process.h"
@@ -155,9 +156,10 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
 
 /* This block's share of the parts of all tiles, whose columns are columns(network): the first part of each, then the second, so that tiles
  * that are cut in fewer than `most` leave as much to every block. A part is computed as job(w, tile, part) says, and its sums are given to
- * put(w, tile, first column). */
-template <typename Engine, typename Columns, typename Job, typename Put>
-COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, Job job, Put put)
+ * put(w, tile, first column); compute(w, first, next, job, put) does so with numbers of parts, as tile_compute_all has them. */
+template <typename Engine, typename Columns, typename Job, typename Put, typename Compute>
+COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, Job job, Put put,
+                           Compute compute)
 {
     using Value = typename Engine::Value;
     bulk_share share;
@@ -171,12 +173,27 @@ COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, J
         }
         return -1;
     };
-    tile_compute_all<Engine>(
-        w.stages, this_team(), from(share.block), [&](int i) { return from(i + share.blocks); },
+    compute(
+        w, from(share.block), [&](int i) { return from(i + share.blocks); },
         [&](int i) { return job(w, i % tiles, i / tiles); },
         [&](int i) {
             return put(w, i % tiles, i / tiles * Engine::columns_of(work_of<Value>(w, i % tiles).rows));
         });
+}
+
+/* By an engine of tile.h. */
+template <typename Engine> struct bulk_few {
+    template <typename Next, typename Job, typename Put>
+    __device__ __forceinline__ void operator()(const bulk_warp &w, int first, Next next, Job job,
+                                               Put put) const
+    {
+        tile_compute_all<Engine>(w.stages, this_team(), first, next, job, put);
+    }
+};
+
+COT_DEVICE int columns_of_down(const network &n)
+{
+    return n.hidden;
 }
 
 template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
@@ -186,17 +203,19 @@ template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
         [](const bulk_warp &w, int tile, int part) { return job_of_up<Engine>(w, tile, part); },
         [](const bulk_warp &w, int tile, int first) {
             return end_up<typename Engine::Value>(w, tile, first);
-        });
+        },
+        bulk_few<Engine>());
 }
 
 template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
 {
     bulk_tiles<Engine>(
-        c, parts_of_tiles<Engine>(c).down, [](const network &n) { return n.hidden; },
+        c, parts_of_tiles<Engine>(c).down, columns_of_down,
         [](const bulk_warp &w, int tile, int part) { return job_of_down<Engine>(w, tile, part); },
         [](const bulk_warp &w, int tile, int first) {
             return end_down<typename Engine::Value>(w, tile, first);
-        });
+        },
+        bulk_few<Engine>());
 }
 
 COT_DEVICE void bulk_combine(const cot_cuda_fused &c)

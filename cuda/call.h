@@ -2,6 +2,7 @@
  * emulator compile alike. Pointers are of device memory. */
 #ifndef COT_CUDA_CALL_H
 #define COT_CUDA_CALL_H
+#include "cuda/tile_map.h"
 #include "moe/fused/layout.h"
 
 #ifdef __CUDACC__
@@ -108,6 +109,7 @@ struct fused_rank {
     uint16_t *experts;     // [T][K] out, or the routing that is given
     float *weights;        // [T][K]
     const unsigned char *slots;
+    const tile_map *maps; // [2] of the slots' first and second matrices, for tiles of 128 rows
     fused_state *state;
     uint16_t *routed;               // [S][K]
     float *routed_weights;          // [S][K]
@@ -227,6 +229,7 @@ struct cot_cuda_fused {
     int32_t unsound_pass;     // 0 or 1: a token that cannot be routed is no error
     cot::network networks[2]; // of experts, and of the shared expert, whose I is 0 where there is none
     const unsigned char *shared_weights;
+    const cot::tile_map *shared_maps;                           // [2] likewise, of one slot
     const float *shared_gate;                                   // [H] or null
     const int32_t *replica_rank, *replica_slot, *replica_begin; // as cot_expert_replicas
     int32_t slots, reply_bf16;                                  // experts a rank holds at most; 0 or 1
@@ -269,6 +272,8 @@ struct fused_shared {
 constexpr int FUSED_BF16_STAGES = 73728, FUSED_F32_STAGES = 32768, FUSED_BF16_RING = 256, FUSED_F32_RING = 64;
 
 constexpr int BULK_GATE_BYTES = 40960; // of shared memory, that a gate in tiles takes (gate_tile.h)
+/* Tiles of many rows (many.h): the call's tile_shift, columns of a part, and what a block has. */
+constexpr int BULK_MANY_SHIFT = 7, BULK_MANY_COLUMNS = 256, BULK_MANY_THREADS = 384, BULK_MANY_BYTES = 214080;
 
 /* Dynamic shared memory of a block. */
 COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)

@@ -31,6 +31,11 @@ using shared_place = unsigned char *;
 }
 #endif
 
+/* Whether words are there that compute capability 9.0 alone has: the emulator has all. */
+#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define COT_90A
+#endif
+
 #define COT_KERNEL extern "C" __global__ void
 #define COT_DEVICE static __device__ __forceinline__
 

@@ -36,6 +36,25 @@ template <typename T> static const T *kept_at(calling *c, const T *host)
     return found ? reinterpret_cast<const T *>(found->at) : nullptr;
 }
 
+/* The maps of what is kept, where the group has tiles of 128 rows. */
+static const cot::tile_map *maps_of(const cot_cuda_group *g, const cot_cuda_kept *kept)
+{
+    if (!kept || !g->many_blocks) return nullptr;
+    return reinterpret_cast<const cot::tile_map *>(kept->at + kept->bytes - MAPS_BYTES);
+}
+
+/* How many rows tiles have is the whole call's, by the tokens that ranks have come with: 128 if experts have 64 rows or more on the average, and
+ * with tiles of 64 rows weights would be read more than once. */
+static void pick_form(cot_cuda_group *g)
+{
+    int64_t tokens = 0;
+    for (int r = 0; r < g->ranks; r++) tokens += g->arrived[r].tokens;
+    const bool by_tokens = tokens * g->options.top_k >=
+                           g->options.experts * static_cast<int64_t>(cot::FUSED_TILE_ROWS),
+               many = g->form == cot_cuda_form::many || (g->form == cot_cuda_form::by_tokens && by_tokens);
+    g->call.tile_shift = g->many_blocks && many ? cot::BULK_MANY_SHIFT : cot::FUSED_TILE_SHIFT;
+}
+
 /* Replicas on ranks and in slots that are there, and one at least of each expert. */
 static void take_placement(calling *c, const cot_expert_replicas *p)
 {
@@ -84,10 +103,12 @@ static void take_layer(calling *c, const cot_moe_layer *layer)
     call->networks[1] = {};
     if (layer->shared) call->networks[1] = cot_cuda_network_of(&g->options.shared);
     call->shared_weights = kept_at(c, layer->shared);
+    call->shared_maps = layer->shared ? maps_of(g, cot_cuda_find_kept(g, layer->shared, 0, 0)) : nullptr;
     call->shared_gate = layer->shared ? kept_at(c, layer->shared_gate) : nullptr;
     take_placement(c, &layer->placement);
     for (int r = 0; r < g->ranks && c->status == COT_OK; r++) {
         const cot_cuda_kept *const slots = cot_cuda_find_kept(g, nullptr, g->arrived[r].layer->slots, r);
+        g->rank[r].maps = maps_of(g, slots);
         if (slots)
             g->rank[r].slots = reinterpret_cast<const unsigned char *>(slots->at);
         else
@@ -186,7 +207,9 @@ static void launch(calling *c, void *const *events = nullptr)
     const cot_cuda_driver *const driver = g->device->driver;
     const int type = g->options.expert.type == COT_BF16 ? 0 : 1;
     const unsigned blocks = static_cast<unsigned>(g->blocks);
-    void *parameters[] = {&g->call};
+    cot_cuda_fused many = g->call; // for blocks that are fewer
+    many.first_block = g->many_first_block;
+    void *parameters[] = {&g->call}, *many_parameters[] = {&many};
     g->epoch++;
     if (c->status == COT_OK && g->kind == cot_cuda_kind::fused) {
         check(c,
@@ -198,11 +221,18 @@ static void launch(calling *c, void *const *events = nullptr)
     for (int i = 0; i < COT_CUDA_PHASES && c->status == COT_OK && g->kind == cot_cuda_kind::bulk; i++) {
         const bool receive = i == COT_CUDA_RECEIVE; // a warp for each rank
         if (events) check(c, driver->event_record(events[i], nullptr), "record an event");
-        check(c,
-              driver->launch(g->device->bulk[type][i], receive ? static_cast<unsigned>(g->ranks) : blocks, 1,
-                             1, receive ? 32 : cot::FUSED_TEAM, 1, 1,
-                             static_cast<unsigned>(g->shared_bytes[i]), nullptr, parameters, nullptr),
-              "launch");
+        if (g->call.tile_shift == cot::BULK_MANY_SHIFT && (i == COT_CUDA_UP || i == COT_CUDA_DOWN))
+            check(c,
+                  driver->launch(g->device->many[i - COT_CUDA_UP], static_cast<unsigned>(g->many_blocks), 1,
+                                 1, cot::BULK_MANY_THREADS, 1, 1, cot::BULK_MANY_BYTES, nullptr,
+                                 many_parameters, nullptr),
+                  "launch");
+        else
+            check(c,
+                  driver->launch(g->device->bulk[type][i], receive ? static_cast<unsigned>(g->ranks) : blocks,
+                                 1, 1, receive ? 32 : cot::FUSED_TEAM, 1, 1,
+                                 static_cast<unsigned>(g->shared_bytes[i]), nullptr, parameters, nullptr),
+                  "launch");
         g->launches++;
     }
 }
@@ -275,6 +305,7 @@ void cot_cuda_group_run(cot_cuda_group *g)
     if (c.status == COT_OK && g->spoilt) c.status = cot_cuda_make_ready(g, &g->error);
     if (c.status == COT_OK) check(&c, driver->fill(counters_at, 0, counters_bytes(g->ranks)), "clear memory");
     take_layer(&c, layer);
+    pick_form(g);
     for (int r = 0; r < g->ranks; r++) take_rows(&c, r);
     for (int64_t pass = 0; pass < g->passes && c.status == COT_OK; pass++) {
         const bool last = pass == g->passes - 1;

@@ -42,6 +42,16 @@ static cot_status check_driver(const cot_cuda_driver *driver, const cot_cuda_ima
     return COT_OK;
 }
 
+/* Why a device has no tiles of 128 rows, or NULL. */
+static const char *find_no_many(const cot_cuda_device *d, int major)
+{
+    if (major != 9) return "those of 128 need compute capability 9.x";
+    if (!d->driver->map_tiles) return "those of 128 need a driver with cuTensorMapEncodeTiled";
+    if (d->shared_bytes_most < cot::BULK_MANY_BYTES)
+        return "those of 128 need more shared memory than a block has here";
+    return nullptr;
+}
+
 static cot_status check_device(cot_cuda_device *d, const cot_cuda_image *image, int handle, cot_error *error)
 {
     const cot_cuda_driver *const driver = d->driver;
@@ -64,9 +74,25 @@ static cot_status check_device(cot_cuda_device *d, const cot_cuda_image *image, 
         return cot_fail(error, COT_UNSUPPORTED,
                         "'%s' has compute capability %d.%d, and there are kernels for %s", d->name, major,
                         minor, image->made_for);
+    d->no_many = find_no_many(d, major);
     if (!cooperative)
         return cot_fail(error, COT_UNSUPPORTED, "'%s' cannot launch cooperative kernels", d->name);
     return COT_OK;
+}
+
+/* A kernel of a module that is loaded, which may have as much shared memory as a block can. */
+static cot_status find_kernel(const cot_cuda_device *d, void **kernel, void *module, const char *name,
+                              cot_error *error)
+{
+    const cot_cuda_driver *const driver = d->driver;
+    const cot_status status =
+        cot_cuda_check(driver, driver->module_function(kernel, module, name), "find a kernel", error);
+    if (status != COT_OK) return status;
+    // the most, since a kernel is every group's: one with few experts must not take it from others
+    return cot_cuda_check(driver,
+                          driver->function_attribute(*kernel, COT_CUDA_FUNCTION_SHARED_BYTES,
+                                                     static_cast<int>(d->shared_bytes_most)),
+                          "give shared memory", error);
 }
 
 static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_error *error)
@@ -77,6 +103,7 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
          "cot_cuda_bulk_up_bf16", "cot_cuda_bulk_down_bf16", "cot_cuda_bulk_combine"},
         {"cot_cuda_bulk_gate_f32", "cot_cuda_bulk_route", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_receive",
          "cot_cuda_bulk_up_f32", "cot_cuda_bulk_down_f32", "cot_cuda_bulk_combine"}};
+    static const char *const many[2] = {"cot_cuda_bulk_many_256_up", "cot_cuda_bulk_many_256_down"};
     const cot_cuda_driver *const driver = d->driver;
     void *modules[2] = {};
     const void *const images[2] = {image->fused, image->bulk};
@@ -85,22 +112,21 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
     for (int i = 0; i < 2 && status == COT_OK; i++)
         status = cot_cuda_check(driver, driver->module_load(&modules[i], images[i]), "load kernels", error);
     const auto find = [&](void **kernel, void *module, const char *name) {
-        if (status == COT_OK)
-            status =
-                cot_cuda_check(driver, driver->module_function(kernel, module, name), "find a kernel", error);
-        // the most, since a kernel is every group's: one with few experts must not take it from others
-        if (status == COT_OK)
-            status = cot_cuda_check(driver,
-                                    driver->function_attribute(*kernel, COT_CUDA_FUNCTION_SHARED_BYTES,
-                                                               static_cast<int>(d->shared_bytes_most)),
-                                    "give shared memory", error);
+        if (status == COT_OK) status = find_kernel(d, kernel, module, name, error);
     };
     for (int i = 0; i < 2; i++) {
         find(&d->fused[i], modules[0], fused[i]);
         for (int phase = 0; phase < COT_CUDA_PHASES; phase++)
             find(&d->bulk[i][phase], modules[1], bulk[i][phase]);
+        if (!d->no_many) find(&d->many[i], modules[1], many[i]);
     }
     return status;
+}
+
+void cot_cuda_device_describe(const cot_cuda_device *d, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "'%s' multiplies in tiles of 64 rows%s%s", d->name,
+             d->no_many ? ": " : ", 'cuda-bulk' many tokens in tiles of 128", d->no_many ? d->no_many : "");
 }
 
 cot_status cot_cuda_device_open(cot_cuda_device *d, const cot_cuda_driver *driver,

@@ -34,6 +34,8 @@ struct cot_cuda_device {
     size_t shared_bytes_most; // a block
     void *context;
     void *fused[2], *bulk[2][COT_CUDA_PHASES]; // kernels: in bf16, in fp32
+    void *many[2];                             // bulk's up and down in tiles of 128 rows, in bf16; not there:
+    const char *no_many;                       // why not, or NULL
     char name[96];
 };
 
@@ -42,6 +44,9 @@ struct cot_cuda_device {
 cot_status cot_cuda_device_open(cot_cuda_device *device, const cot_cuda_driver *driver,
                                 const cot_cuda_image *image, cot_error *error);
 void cot_cuda_device_close(cot_cuda_device *device);
+
+/* What people are told of it in `bytes` of text: in tiles of how many rows it multiplies. */
+void cot_cuda_device_describe(const cot_cuda_device *device, char *text, size_t bytes);
 
 /* The device's context is this thread's until the end of a scope, and then the one that was. */
 struct cot_cuda_current {

@@ -15,9 +15,11 @@ cot_status cot_cuda_driver_open(cot_cuda_driver *driver, const char *library, co
         memcpy(&driver->member, &found, sizeof found);                                                       \
     }
     COT_CUDA_DRIVER_LIST(COT_CUDA_DRIVER_FIND)
+    const char *const needed = missing;
+    COT_CUDA_DRIVER_NEWER_LIST(COT_CUDA_DRIVER_FIND)
 #undef COT_CUDA_DRIVER_FIND
-    if (!missing) return COT_OK;
+    if (!needed) return COT_OK;
     dlclose(opened);
     return cot_fail(error, COT_UNSUPPORTED, "this machine's NVIDIA driver is too old: %s has no %s", library,
-                    missing);
+                    needed);
 }

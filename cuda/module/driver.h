@@ -45,9 +45,16 @@
       (void *function, unsigned blocks, unsigned blocks_y, unsigned blocks_z, unsigned threads,              \
        unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream, void **parameters))
 
+/* What older drivers lack: NULL there. */
+#define COT_CUDA_DRIVER_NEWER_LIST(X)                                                                        \
+    X(map_tiles, cuTensorMapEncodeTiled,                                                                     \
+      (void *map, int type, uint32_t rank, void *at, const uint64_t *sizes, const uint64_t *strides,         \
+       const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill))
+
 struct cot_cuda_driver {
 #define COT_CUDA_DRIVER_MEMBER(member, symbol, parameters) int(*member) parameters;
     COT_CUDA_DRIVER_LIST(COT_CUDA_DRIVER_MEMBER)
+    COT_CUDA_DRIVER_NEWER_LIST(COT_CUDA_DRIVER_MEMBER)
 #undef COT_CUDA_DRIVER_MEMBER
 };
 
@@ -64,6 +71,10 @@ enum cot_cuda_attribute {
     COT_CUDA_SHARED_BYTES_MOST = 97, // of a block that asks for more than is usual
     COT_CUDA_FUNCTION_SHARED_BYTES = 8
 };
+
+/* Of maps of tiles, by the driver's numbers: numbers in bf16; chunks of a row's 128 bytes as tile.h has them; what the second cache fetches at
+ * once, 256 bytes. */
+enum { COT_CUDA_MAP_BF16 = 9, COT_CUDA_MAP_SWIZZLE_128 = 3, COT_CUDA_MAP_FETCH_256 = 3 };
 
 /* This machine's driver, by the name of its library. Errors: NOT_FOUND (there is none), UNSUPPORTED (it lacks a word). */
 cot_status cot_cuda_driver_open(cot_cuda_driver *driver, const char *library, cot_error *error);

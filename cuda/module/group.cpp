@@ -138,11 +138,20 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     const cot_moe_options *const o = &g->options;
     const int64_t s = g->call.layout.tokens, h = o->expert.hidden, k = o->top_k, slots = slots_of(o),
                   entries = s * g->ranks * cot_smaller(k, slots),
-                  tiles = entries / cot::FUSED_TILE_ROWS + slots, rows = tiles * cot::FUSED_TILE_ROWS,
+                  tiles = entries / cot::FUSED_TILE_ROWS + slots,
                   widest = cot_larger(o->expert.intermediate, o->shared.intermediate),
                   tasks = cot::fused_tasks_most(g->call.layout, static_cast<int32_t>(h),
                                                 static_cast<int32_t>(o->experts), tiles,
                                                 parts(2 * widest) + parts(h), g->call.reduced, g->blocks);
+    /* Rows of all tiles of experts that there may be, full or not, and of `also` rows' in a row, in the form that has more. */
+    const auto rows_of = [&](int64_t also) {
+        const auto in_tiles_of = [&](int64_t most) {
+            return (entries / most + slots + cot_divide_up(also, most)) * most;
+        };
+        return cot_larger(in_tiles_of(cot::FUSED_TILE_ROWS),
+                          g->many_blocks ? in_tiles_of(1 << cot::BULK_MANY_SHIFT) : 0);
+    };
+    const int64_t rows = rows_of(0);
     cot::fused_rank *const d = &g->rank[r];
     g->x[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
     g->y[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
@@ -165,11 +174,13 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->tile_at = take<int32_t>(t, rows);
     d->slot_count = take<uint32_t>(t, slots);
     d->slot_row = take<int32_t>(t, 2 * slots);
-    const int64_t lanes = g->kind == cot_cuda_kind::bulk ? tiles + cot_divide_up(s, cot::FUSED_TILE_ROWS)
-                                                         : static_cast<int64_t>(cot::FUSED_LANES);
+    const bool bulk = g->kind == cot_cuda_kind::bulk;
+    const int64_t lanes = bulk ? tiles + cot_divide_up(s, cot::FUSED_TILE_ROWS)
+                               : static_cast<int64_t>(cot::FUSED_LANES),
+                  lane_rows = bulk ? rows_of(s) : lanes * cot::FUSED_TILE_ROWS;
     d->lane_tile = take<int32_t>(t, lanes);
-    d->activations = take<unsigned char>(t, lanes * cot::FUSED_TILE_ROWS * widest *
-                                                static_cast<int64_t>(cot_dtype_bytes(o->expert.type)));
+    d->activations =
+        take<unsigned char>(t, lane_rows * widest * static_cast<int64_t>(cot_dtype_bytes(o->expert.type)));
     d->shared_rows = take<float>(t, s * h);
     if (g->ranks == 1 && !g->call.reduced)
         d->columns_done = take_zeros<uint32_t>(t, cot::fused_done_words(s, static_cast<int32_t>(h)));
@@ -213,6 +224,13 @@ static void lay_out(cot_cuda_group *g, taking *t)
     upload(t, table, regions, g->ranks);
     int32_t *const first_block = take<int32_t>(t, g->ranks + 1);
     upload<int32_t>(t, first_block, first, g->ranks + 1);
+    if (g->many_blocks) {
+        for (int r = 0; r <= g->ranks; r++)
+            first[r] = static_cast<int32_t>(cot_share_begin(g->many_blocks, r, g->ranks));
+        int32_t *const many = take<int32_t>(t, g->ranks + 1);
+        upload<int32_t>(t, many, first, g->ranks + 1);
+        g->many_first_block = many;
+    }
     g->told = told_of(o, g->ranks);
     g->told_at = take_bytes(t, g->told.bytes);
     c->fabric.regions = table;
@@ -231,21 +249,23 @@ static void lay_out(cot_cuda_group *g, taking *t)
 }
 
 static void size_up(cot_cuda_group *g, cot_cuda_kind kind, const cot_moe_options *options, int ranks,
-                    int blocks)
+                    int blocks, int many_blocks)
 {
     g->kind = kind;
     g->options = *options;
     g->ranks = ranks;
     g->blocks = blocks;
+    g->many_blocks = many_blocks;
     g->home_tokens = options->home_tokens ? options->home_tokens : options->tokens;
 }
 
-size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, int ranks, int blocks)
+size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, int ranks, int blocks,
+                            int many_blocks)
 {
     cot_cuda_group *const g = static_cast<cot_cuda_group *>(calloc(1, sizeof *g));
     if (!g) return SIZE_MAX;
     taking t = {g, true, 0, COT_OK, nullptr};
-    size_up(g, kind, options, ranks, blocks);
+    size_up(g, kind, options, ranks, blocks, many_blocks);
     lay_out(g, &t);
     free(g);
     return t.bytes;
@@ -300,6 +320,20 @@ static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "%d ranks are more than the %d blocks that '%s' runs at once%s", g->ranks, g->blocks,
                         d->name, reserve ? " but for its reserve" : "");
+    return status;
+}
+
+/* Tiles of 128 rows are bulk's in bf16, on a device that has them and a block of them for each rank. */
+static cot_status find_many_blocks(cot_cuda_group *g, cot_error *error)
+{
+    const cot_cuda_device *const d = g->device;
+    int resident = 0;
+    if (g->kind != cot_cuda_kind::bulk || g->options.expert.type != COT_BF16 || d->no_many) return COT_OK;
+    const cot_status status = cot_cuda_check(
+        d->driver, d->driver->occupancy(&resident, d->many[0], cot::BULK_MANY_THREADS, cot::BULK_MANY_BYTES),
+        "say how many blocks fit", error);
+    const int blocks = resident * (d->multiprocessors - g->options.sms_reserve);
+    if (g->ranks <= blocks) g->many_blocks = blocks;
     return status;
 }
 
@@ -366,13 +400,15 @@ cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *de
     cot_cuda_group *const g = static_cast<cot_cuda_group *>(calloc(1, sizeof *g));
     if (!g) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
     g->device = device;
-    size_up(g, kind, options, ranks, 0);
+    size_up(g, kind, options, ranks, 0, 0);
     const cot_cuda_current current(device);
     cot_status status = current.check(error);
     if (status == COT_OK) status = find_blocks(g, error);
+    if (status == COT_OK) status = find_many_blocks(g, error);
     if (status == COT_OK)
-        status = cot_cuda_check_free(device, cot_cuda_group_bytes(kind, options, ranks, g->blocks),
-                                     "what ranks exchange and rows in hand", error);
+        status =
+            cot_cuda_check_free(device, cot_cuda_group_bytes(kind, options, ranks, g->blocks, g->many_blocks),
+                                "what ranks exchange and rows in hand", error);
     if (status == COT_OK) {
         taking t = {g, false, 0, COT_OK, error};
         lay_out(g, &t);

@@ -35,11 +35,17 @@ struct cot_cuda_told {
     size_t tokens, placement[3], bytes;
 };
 
+/* Which tiles a call has: by its tokens, or for a self-test the ones or the others. */
+enum class cot_cuda_form { by_tokens, few, many };
+
 struct cot_cuda_group {
     const cot_cuda_device *device;
     cot_cuda_kind kind;
     cot_moe_options options;
     int ranks, blocks;
+    int many_blocks; // of bulk's up and down in tiles of 128 rows, that fit on the device at once; 0: it has no such tiles
+    const int32_t *many_first_block;      // device: [P + 1] likewise
+    cot_cuda_form form;                   // by_tokens
     size_t shared_bytes[COT_CUDA_PHASES]; // dynamic, of a block of each phase; of fused the first
     int64_t home_tokens; // most tokens of a rank in a call; a pass takes call.layout.tokens of them
     cot_cuda_fused call;
@@ -68,8 +74,9 @@ struct cot_cuda_group {
     cot_error error;
 };
 
-/* Bytes of device memory that a group takes besides weights, and of pinned host memory. Pure. */
-size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, int ranks, int blocks);
+/* Bytes of device memory that a group takes besides weights, and of pinned host memory. many_blocks: as a group has them. Pure. */
+size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, int ranks, int blocks,
+                            int many_blocks);
 size_t cot_cuda_group_pinned_bytes(const cot_moe_options *options, int ranks);
 
 /* For settled options and so many ranks, on the device. Errors: INVALID_ARGUMENT (more ranks than blocks; too many experts for a
@@ -84,7 +91,8 @@ void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int64_t slot, int rank,
                                const void *local, cot_error *error);
 
-/* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk. Sets
+/* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk, whose tiles have 128
+ * rows, where the device has such tiles, of a call in which an expert has 64 rows or more on the average. Sets
  * status, error, traffic. The host waits once for a pass, and once more for rows where a call that cannot be routed must leave them
  * as they were.
  * Errors: INVALID_ARGUMENT (as the seam has it; rows in the device's memory that are not aligned), TIMED_OUT (blocks of a rank are

@@ -22,6 +22,9 @@ inline size_t counters_bytes(int ranks)
     return static_cast<size_t>(COT_PHASES * ranks * ranks) * sizeof(cot::traffic);
 }
 
+/* A slot's two maps of tiles, as a rank has them, lie behind the weights where the group has tiles of 128 rows. */
+constexpr size_t MAPS_BYTES = 2 * sizeof(cot::tile_map);
+
 /* Whether so much is free, and memory for what was weighed before, which may be gone by now, or in pieces; `what` needs it. Errors:
  * OUT_OF_MEMORY (with both sizes), IO. */
 cot_status cot_cuda_check_free(const cot_cuda_device *device, size_t bytes, const char *what,

@@ -76,6 +76,36 @@ static cot_status send_weights(const cot_cuda_group *g, uint64_t at, const void 
     return cot_cuda_check(driver, driver->to_device(at, from, bytes), "take weights", error);
 }
 
+/* What lies behind `slots` slots of a network that are at `at`: how the device copies tiles of their two matrices. */
+static cot_status send_maps(const cot_cuda_group *g, uint64_t at, const cot::network &n, size_t slots,
+                            cot_error *error)
+{
+    const cot_cuda_driver *const driver = g->device->driver;
+    const struct {
+        size_t at;
+        int32_t k, rows;
+    } matrices[2] = {{n.up, n.hidden, cot::up_columns(n)}, {n.down, n.intermediate, n.hidden}};
+    cot::tile_map maps[2] = {};
+    for (int i = 0; i < 2; i++) {
+        const auto &m = matrices[i];
+        const uint64_t sizes[3] = {static_cast<uint64_t>(m.k), static_cast<uint64_t>(m.rows), slots},
+                       strides[2] = {2 * static_cast<uint64_t>(m.k), n.bytes};
+        const uint32_t box[3] = {64, cot::BULK_MANY_COLUMNS, 1}, steps[3] = {1, 1, 1};
+        const cot_status status = cot_cuda_check(
+            driver,
+            driver->map_tiles(&maps[i], COT_CUDA_MAP_BF16, 3, reinterpret_cast<void *>(at + m.at), sizes,
+                              strides, box, steps, 0, COT_CUDA_MAP_SWIZZLE_128, COT_CUDA_MAP_FETCH_256, 0),
+            "make a map of weights", error);
+        if (status != COT_OK) return status;
+    }
+    return send_weights(g, at + slots * n.bytes, maps, sizeof maps, error);
+}
+
+static size_t maps_bytes(const cot_cuda_group *g)
+{
+    return g->many_blocks ? MAPS_BYTES : 0;
+}
+
 /* A layer's slots, side by side on the device wherever they lie on the host. */
 static cot_status keep_slots(cot_cuda_group *g, const cot_moe_layer *layer, int rank, const void *local,
                              cot_error *error)
@@ -83,7 +113,8 @@ static cot_status keep_slots(cot_cuda_group *g, const cot_moe_layer *layer, int 
     const size_t bytes = g->call.networks[0].bytes, slots = static_cast<size_t>(slots_of(&g->options));
     const uint8_t *const from = static_cast<const uint8_t *>(local);
     uint64_t at;
-    cot_status status = find_room(g, &at, nullptr, layer->slots, rank, slots * bytes, error);
+    cot_status status = find_room(g, &at, nullptr, layer->slots, rank, slots * bytes + maps_bytes(g), error);
+    if (status == COT_OK && g->many_blocks) status = send_maps(g, at, g->call.networks[0], slots, error);
     if (status == COT_OK && !layer->place) return send_weights(g, at, from, slots * bytes, error);
     for (size_t s = 0; s < slots && status == COT_OK; s++)
         status =
@@ -97,7 +128,7 @@ static cot_status keep_slot(cot_cuda_group *g, const cot_moe_layer *layer, int64
 {
     const size_t bytes = g->call.networks[0].bytes, from = static_cast<size_t>(slot) * bytes;
     const cot_cuda_kept *const found = cot_cuda_find_kept(g, nullptr, layer->slots, rank);
-    if (!found || from + bytes > found->bytes)
+    if (!found || from + bytes > found->bytes - maps_bytes(g))
         return cot_fail(error, COT_INVALID_ARGUMENT, "a slot's layer was not kept");
     return send_weights(g, found->at + from, cot_moe_slot(layer, static_cast<const uint8_t *>(local), slot),
                         bytes, error);
@@ -112,9 +143,12 @@ cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, in
     cot_status status = current.check(error);
     if (status == COT_OK && slot != COT_MOE_ALL_SLOTS) return keep_slot(g, layer, slot, rank, local, error);
     if (status == COT_OK) status = keep_slots(g, layer, rank, local, error);
-    const auto keep_whole = [&](const void *host, size_t bytes) {
+    const auto keep_whole = [&](const void *host, size_t bytes, const cot::network *mapped = nullptr) {
         uint64_t at;
-        if (host && status == COT_OK) status = find_room(g, &at, host, 0, 0, bytes, error);
+        if (host && status == COT_OK)
+            status = find_room(g, &at, host, 0, 0, bytes + (mapped ? maps_bytes(g) : 0), error);
+        if (host && status == COT_OK && mapped && g->many_blocks)
+            status = send_maps(g, at, *mapped, 1, error);
         if (host && status == COT_OK) status = send_weights(g, at, host, bytes, error);
     };
     if (rank) return status;
@@ -123,7 +157,8 @@ cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, in
         keep_whole(layer->gate->bias, experts * sizeof(float));
         keep_whole(layer->gate->correction, experts * sizeof(float));
     }
-    if (layer->shared) keep_whole(layer->shared, cot_cuda_network_of(&o->shared).bytes);
+    const cot::network shared = cot_cuda_network_of(&o->shared);
+    if (layer->shared) keep_whole(layer->shared, shared.bytes, &shared);
     keep_whole(layer->shared_gate, h * sizeof(float));
     return status;
 }

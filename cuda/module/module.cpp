@@ -5,10 +5,11 @@ extern "C" {
 #include "cuda/module/module.h"
 }
 
+static cot_cuda_device device;
+
 static cot_status find_device(cot_error *error)
 {
     static cot_cuda_driver driver;
-    static cot_cuda_device device;
     static bool found;
     if (found) return COT_OK;
     cot_status status = cot_cuda_driver_open(&driver, "libcuda.so.1", error);
@@ -18,7 +19,12 @@ static cot_status find_device(cot_error *error)
     return status;
 }
 
+static void describe_device(char *text, size_t bytes)
+{
+    cot_cuda_device_describe(&device, text, bytes);
+}
+
 static const cot_moe_operator *const operators[] = {&cot_cuda_operator, &cot_cuda_bulk_operator, nullptr};
 
 extern "C" __attribute__((visibility("default"))) const cot_cuda_module_calls cot_cuda_module = {
-    COT_VERSION, COT_CUDA_MADE_FOR, operators, find_device, cot_cuda_forward_device};
+    COT_VERSION, COT_CUDA_MADE_FOR, operators, find_device, describe_device, cot_cuda_forward_device};

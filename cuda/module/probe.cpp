@@ -266,6 +266,7 @@ static cot_status run_group(probing *p, cot_cuda_group *g, cot_error *error)
     }
     if (status != COT_OK) return status;
     g->call.fabric.timeout_ns = 10000000000;
+    g->form = p->probe->form;
     cot_cuda_group_run(g);
     if (g->status != COT_OK) cot_fail(error, g->status, "%s", g->error.message);
     return g->status;
@@ -322,9 +323,11 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
     }
     const bool pinned = status == COT_OK;
     if (pinned) status = cot_cuda_group_open(&group, device, kind, &sized, ranks, error);
-    if (status == COT_OK) status = run_group(&p, group, error);
-    if (status == COT_OK) status = compute(&p, sized.combine_type, error);
-    if (status == COT_OK) status = compare(&p, options->combine_type, error);
+    if (status == COT_OK && (probe->form != cot_cuda_form::many || group->many_blocks)) {
+        status = run_group(&p, group, error);
+        if (status == COT_OK) status = compute(&p, sized.combine_type, error);
+        if (status == COT_OK) status = compare(&p, options->combine_type, error);
+    }
     cot_cuda_group_close(group);
     if (pinned) cot_cuda_unpin(device, p.arena.memory, p.arena.bytes);
     cot_arena_close(&p.arena);
@@ -345,8 +348,10 @@ cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
     /* Twice what a tile has under way, so that its loop comes around to places that it has moved on, and 8 values more: so there are
      * tails in every dimension, too. */
     const int64_t wide = 2 * (type == COT_BF16 ? cot::FUSED_BF16_RING : cot::FUSED_F32_RING) + 8;
-    const auto &of = self_tests[number];
+    const bool many = number >= COT_CUDA_SELF_TESTS;
+    const auto &of = self_tests[many ? number - COT_CUDA_SELF_TESTS : number];
     cot_cuda_probe probe = {};
+    probe.form = many ? cot_cuda_form::many : cot_cuda_form::few;
     cot_ffn_shape *const s = &probe.expert;
     s->type = type;
     s->gate = s->up = s->down = cot_format_of(s->type);
@@ -366,7 +371,7 @@ cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
 cot_status cot_cuda_self_test(const cot_cuda_device *device, cot_cuda_kind kind,
                               const cot_moe_options *options, int ranks, cot_error *error)
 {
-    for (int i = 0; i < COT_CUDA_SELF_TESTS; i++) {
+    for (int i = 0; i < COT_CUDA_SELF_TESTS + COT_CUDA_MANY_SELF_TESTS; i++) {
         const cot_cuda_probe probe = cot_cuda_self_test_layer(options->expert.type, i);
         cot_error why = {};
         const cot_status status = cot_cuda_probe_run(device, kind, &probe, options, ranks > 1 ? 2 : 1, &why);

@@ -14,9 +14,11 @@ struct cot_cuda_probe {
     /* NULL, or [E]: how many tokens call each expert, T K in all and T at most of one. Rows and gate are such that they do, by a softmax
      * without bias and correction, of no more experts than H. */
     const int64_t *calls;
+    cot_cuda_form form; // of its tiles
 };
 
-/* Runs it on a group of the device, opened for `ranks` with `options`, of which sizes are the probe's. Errors: IO (the answers
+/* Runs it on a group of the device, opened for `ranks` with `options`, of which sizes are the probe's; nothing where its tiles are of 128
+ * rows and the group has none. Errors: IO (the answers
  * differ, and where; the device fails), and those of cot_cuda_group_open. */
 cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind, const cot_cuda_probe *probe,
                               const cot_moe_options *options, int ranks, cot_error *error);
@@ -24,8 +26,8 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
 /* The layers that an operator is opened with, in which every form of main loop runs: 129, 65, 33, 17, 13 and 1 rows an expert, the first product
  * over more k than a tile has under way at once; and 65, 33, 17 and 14 rows, the second product over more, with a shared expert of 129
  * rows, on two ranks of 65 and 64: full tiles and one of 1 row either way. And 8 tokens, few
- * enough that one rank adds them up with their last experts. */
-constexpr int COT_CUDA_SELF_TESTS = 3;
+ * enough that one rank adds them up with their last experts. And the first two by tiles of 128 rows. */
+constexpr int COT_CUDA_SELF_TESTS = 3, COT_CUDA_MANY_SELF_TESTS = 2;
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number);
 
 /* Those layers in the arithmetic of an operator, on two ranks where it has more than one. Errors: the same as of one, each of which names

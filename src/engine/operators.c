@@ -62,10 +62,13 @@ void cot_engine_describe_cuda(char *text, size_t bytes)
 {
     const cot_cuda_module_calls *calls;
     cot_error error;
-    if (open_cuda(&calls, &error) != COT_OK)
+    char device[192];
+    if (open_cuda(&calls, &error) != COT_OK) {
         snprintf(text, bytes, "%s", error.message);
-    else if (calls->find_device(&error) == COT_OK)
-        snprintf(text, bytes, "kernels for %s; a device is there", calls->made_for);
-    else
+    } else if (calls->find_device(&error) == COT_OK) {
+        calls->describe_device(device, sizeof device);
+        snprintf(text, bytes, "kernels for %s; %s", calls->made_for, device);
+    } else {
         snprintf(text, bytes, "kernels for %s; %s", calls->made_for, error.message);
+    }
 }

@@ -16,8 +16,11 @@ struct Ready {
     emulate::Device device;
     cot_cuda_device found;
 
-    explicit Ready(uint64_t seed, int blocks = 6)
+    /* many: with the shared memory of compute capability 9.0, whose tiles of 128 rows the emulated device else has not. */
+    explicit Ready(uint64_t seed, int blocks = 6, bool many = false)
     {
+        if (many)
+            device.shared_bytes_most = 232448, device.resident = 2; // of which such tiles' blocks are alone
         cot_error error;
         device.options.seed = seed;
         device.multiprocessors = blocks;

@@ -10,21 +10,31 @@ extern "C" {
 
 #include <cmath>
 
+/* What a device is on which cuda-bulk runs: with tiles of 128 rows, which it then tests first, and takes them for the call. */
+enum Tiles { OF_64, OF_128, OF_64_THOUGH_MANY };
+
 /* Both operators on one plan, on devices that draw anew. */
-static void agree(struct world *w, const struct plan *p, uint64_t *seed)
+static void agree(struct world *w, const struct plan *p, uint64_t *seed, Tiles tiles = OF_64)
 {
     struct outcome *found[2];
+    const auto rounding =
+        static_cast<emulate::Rounding>(*seed % static_cast<uint64_t>(emulate::Rounding::COUNT));
+    const int self_tests = COT_CUDA_SELF_TESTS + (tiles == OF_64 ? 0 : COT_CUDA_MANY_SELF_TESTS),
+              calls = p->passes + p->warmed,
+              many = (self_tests - COT_CUDA_SELF_TESTS) + (tiles == OF_128 ? calls : 0);
     const cot_moe_operator *const ops[2] = {&cot_cuda_bulk_operator, &cot_cuda_operator};
     for (int i = 0; i < 2; i++) {
-        const Ready ready(++*seed, 6 + i); // as many blocks as ranks and more, otherwise shared out
+        Ready ready(++*seed, 6 + i,
+                    tiles != OF_64); // as many blocks as ranks and more, otherwise shared out
+        ready.device.options.rounding = rounding;
         w->op = ops[i];
         found[i] = world_run(w, p);
         if (i) break;
         outcome_agrees(found[0], w, p);
         outcome_counts(found[0], w, p);
         assert_int_equal(ready.device.launches,
-                         COT_CUDA_PHASES *
-                             (COT_CUDA_SELF_TESTS + p->passes + p->warmed)); // first the self-test
+                         COT_CUDA_PHASES * (self_tests + calls)); // first the self-test
+        assert_int_equal(ready.device.many_launches, 2 * many);
     }
     w->op = ops[0];
     for (int r = 0; r < p->ranks; r++) assert_int_equal(found[1]->status[r], COT_OK);
@@ -70,6 +80,39 @@ static void tiles_gate_many_tokens(void **)
     world_free(&w);
 }
 
+/* Tiles of 128 rows, full ones and of one row, of experts and shared ones, more columns than a tile has and fewer, biases, ranks without a
+ * token and more of them than tiles: to the bit what the fused operator finds by tiles of 64. */
+static void tiles_of_128_rows(void **)
+{
+    struct draw draw = {test_seed(), 26, 0};
+    uint64_t seed = test_seed();
+    static const struct {
+        int variant, tokens, ranks;
+    } cases[] = {{2, 160, 1}, {5, 256, 2}, {10, 192, 5}};
+    for (const auto &one : cases) {
+        struct world w = world_on(&cot_cuda_bulk_operator, variants[one.variant], one.tokens, &draw);
+        struct plan p =
+            one.ranks % 2 ? plan_drawn(&w, one.ranks, &draw) : plan_replicated(&w, one.ranks, &draw);
+        p.passes = 1 + one.ranks % 2;
+        agree(&w, &p, &seed, OF_128);
+        world_free(&w);
+    }
+}
+
+/* The call's tokens decide, of all ranks together and wherever they are: 64 rows an expert, and one row fewer than that. */
+static void tokens_pick_the_tiles(void **)
+{
+    struct draw draw = {test_seed(), 27, 0};
+    uint64_t seed = test_seed();
+    for (int tokens : {256, 255}) { // 2 of 8 experts each
+        struct world w = world_on(&cot_cuda_bulk_operator, variants[1], tokens, &draw);
+        struct plan p = plan_even(&w, 3);
+        p.begin[1] = 3, p.begin[2] = 3;
+        agree(&w, &p, &seed, tokens == 256 ? OF_128 : OF_64_THOUGH_MANY);
+        world_free(&w);
+    }
+}
+
 /* Tiles that are full and not, cells and chunks beyond the first, several passes, ranks without a token. */
 static void many_tokens(void **)
 {
@@ -85,6 +128,70 @@ static void many_tokens(void **)
                      COT_CUDA_PHASES * (COT_CUDA_SELF_TESTS + 2)); // passes of 512 tokens
     outcome_free(found, &w);
     world_free(&w);
+}
+
+/* Devices that have no tiles of 128 rows, of which each says why; those of 64 do all. */
+static void who_has_no_tiles_of_128_rows(void **)
+{
+    struct draw draw = {test_seed(), 28, 0};
+    struct world w = world_on(&cot_cuda_bulk_operator, variants[7], 330, &draw);
+    const struct plan p = plan_even(&w, 2);
+    static const struct {
+        int major, shared_bytes;
+        bool maps;
+        const char *said;
+    } cases[] = {
+        {9, 232448, true,
+         "'Emulated' multiplies in tiles of 64 rows, 'cuda-bulk' many tokens in tiles of 128"},
+        {8, 166912, true,
+         "'Emulated' multiplies in tiles of 64 rows: those of 128 need compute capability 9.x"},
+        {12, 232448, true, "tiles of 64 rows: those of 128 need compute capability 9.x"},
+        {9, cot::BULK_MANY_BYTES - 1, true,
+         "tiles of 64 rows: those of 128 need more shared memory than a block has here"},
+        {9, 232448, false, "tiles of 64 rows: those of 128 need a driver with cuTensorMapEncodeTiled"}};
+    for (const auto &one : cases) {
+        Ready ready(test_seed());
+        cot_cuda_driver driver = *ready.device.driver();
+        if (!one.maps) driver.map_tiles = nullptr;
+        ready.device.major = one.major;
+        ready.device.shared_bytes_most = one.shared_bytes;
+        cot_cuda_device_close(&ready.found);
+        assert_int_equal(cot_cuda_device_open(&ready.found, &driver, &image, nullptr), COT_OK);
+        char text[192];
+        cot_cuda_device_describe(&ready.found, text, sizeof text);
+        if (!strstr(text, one.said)) fail_msg("'%s', expected '%s'", text, one.said);
+        if (!one.maps) {
+            struct outcome *const found = world_run(&w, &p);
+            outcome_agrees(found, &w, &p);
+            outcome_free(found, &w);
+            assert_int_equal(ready.device.many_launches + ready.device.maps, 0);
+        }
+        cot_cuda_device_close(&ready.found); // before the driver goes
+        assert_int_equal(cot_cuda_device_open(&ready.found, ready.device.driver(), &image, nullptr), COT_OK);
+    }
+    /* Nor has a group of more ranks than there are blocks of such tiles. */
+    Ready ready(test_seed(), 1, true);
+    struct outcome *const found = world_run(&w, &p);
+    outcome_agrees(found, &w, &p);
+    outcome_free(found, &w);
+    assert_int_equal(ready.device.many_launches, 0);
+    world_free(&w);
+}
+
+/* Each word of the tiles of 128 rows that is gone is found by the layers that an operator is opened with. */
+static void the_self_test_of_128_rows(void **)
+{
+    cot_moe_options options = {};
+    options.expert.type = options.combine_type = COT_BF16;
+    cot_error error;
+    const cot_cuda_probe first = cot_cuda_self_test_layer(COT_BF16, COT_CUDA_SELF_TESTS);
+    assert_true(first.form == cot_cuda_form::many);
+    for (const char *mutant : {"many_map", "many_rows_for_products", "many_wait_full", "many_wait_last"}) {
+        Ready ready(test_seed(), 6, true);
+        ready.device.options.mutant = mutant;
+        if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::bulk, &first, &options, 1, &error) != COT_IO)
+            fail_msg("%s was not found", mutant);
+    }
 }
 
 /* The next call is as good as the first. */
@@ -142,6 +249,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_gate_many_tokens),
+        cmocka_unit_test(tiles_of_128_rows),
+        cmocka_unit_test(tokens_pick_the_tiles),
+        cmocka_unit_test(who_has_no_tiles_of_128_rows),
+        cmocka_unit_test(the_self_test_of_128_rows),
         cmocka_unit_test(every_variant),
         cmocka_unit_test(many_tokens),
         cmocka_unit_test(what_it_refuses),

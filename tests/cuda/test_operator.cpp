@@ -896,7 +896,7 @@ static void memory_and_blocks(void **)
         Ready ready(test_seed());
         cot_moe_options options = w.options;
         options.slots = p.slots = 900; // more than the self-test's layers take
-        const size_t wanted = cot_cuda_group_bytes(cot_cuda_kind::fused, &options, 3, 6);
+        const size_t wanted = cot_cuda_group_bytes(cot_cuda_kind::fused, &options, 3, 6, 0);
         all_say(&w, &p, COT_OK, "");
         const size_t most = ready.device.most_used; // the group and its weights, or the self-test's
         assert_true(most > wanted);

@@ -25,7 +25,9 @@
     X(cot_cuda_bulk_up_f32)                                                                                  \
     X(cot_cuda_bulk_down_bf16)                                                                               \
     X(cot_cuda_bulk_down_f32)                                                                                \
-    X(cot_cuda_bulk_combine)
+    X(cot_cuda_bulk_combine)                                                                                 \
+    X(cot_cuda_bulk_many_256_up)                                                                             \
+    X(cot_cuda_bulk_many_256_down)
 extern "C" {
 #define COT_DECLARE(name) void name(const cot_cuda_fused call);
 COT_KERNELS(COT_DECLARE)
@@ -199,9 +201,10 @@ static const struct Kernel {
     void (*run)(const cot_cuda_fused call);
 
     bool is_fused() const { return strstr(name, "fused") != nullptr; }
+    bool is_many() const { return strstr(name, "many") != nullptr; }
     unsigned most_threads() const // as its launch bounds say
     {
-        return is_fused() ? cot::FUSED_THREADS : cot::FUSED_TEAM;
+        return is_fused() ? cot::FUSED_THREADS : is_many() ? cot::BULK_MANY_THREADS : cot::FUSED_TEAM;
     }
     unsigned most_shared_bytes() const
     {
@@ -217,7 +220,7 @@ static int module_function(void **function, void *module, const char *name)
 {
     if (const int failed = begin_work()) return failed;
     for (const Kernel &kernel : kernels)
-        if (!strcmp(name, kernel.name) &&
+        if (!strcmp(name, kernel.name) && (!kernel.is_many() || here->major == 9) &&
             kernel.is_fused() == !strcmp(static_cast<const char *>(module), "kernels"))
             return *function = const_cast<Kernel *>(&kernel), FINE;
     return NOT_FOUND;
@@ -418,6 +421,24 @@ static int to_host_async(void *to, uint64_t from, size_t bytes, void *)
     return copy_later(to, bytes, false, [=] { read(to, from, bytes); });
 }
 
+/* Of rows of bf16, of which tiles have 64 numbers of each and lie as cuda/tile_map.h says. It is asked of no device. */
+static int map_tiles(void *map, int type, uint32_t rank, void *at, const uint64_t *sizes,
+                     const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                     int swizzle, int promotion, int fill)
+{
+    bool sound = type == COT_CUDA_MAP_BF16 && rank == 3 && !interleave &&
+                 swizzle == COT_CUDA_MAP_SWIZZLE_128 && promotion >= 0 && promotion <= 3 && !fill &&
+                 reinterpret_cast<uintptr_t>(map) % 64 == 0 && reinterpret_cast<uintptr_t>(at) % 16 == 0;
+    for (int i = 0; sound && i < 3; i++)
+        sound = sizes[i] && sizes[i] <= uint64_t{1} << 32 && box[i] && box[i] <= 256 && steps[i] == 1;
+    for (int i = 0; sound && i < 2; i++) sound = strides[i] % 16 == 0 && strides[i] < uint64_t{1} << 40;
+    if (!sound || box[0] != 64 || box[2] != 1 || strides[0] != 2 * sizes[0]) return INVALID_VALUE;
+    here->maps++;
+    make_tile_map(map, at, static_cast<int64_t>(sizes[0]), static_cast<int64_t>(sizes[1]),
+                  static_cast<int64_t>(sizes[2]), static_cast<int64_t>(strides[1]), box[1]);
+    return FINE;
+}
+
 /* What goes wrong in it, later calls tell. */
 static int run(void *function, unsigned blocks, unsigned threads, unsigned shared_bytes, void **parameters,
                bool cooperative)
@@ -431,6 +452,7 @@ static int run(void *function, unsigned blocks, unsigned threads, unsigned share
     if (cooperative && blocks > at_once) return COOPERATIVE_LAUNCH_TOO_LARGE;
     if (here->wrong == Wrong::REFUSES) return LAUNCH_OUT_OF_RESOURCES;
     here->launches++;
+    here->many_launches += kernel->is_many();
     here->blocks = blocks;
     here->options.seed++;
     if (here->wrong == Wrong::LAUNCHES) return FINE;
@@ -503,7 +525,7 @@ const cot_cuda_driver *Device::driver() const
 {
     static const cot_cuda_driver table = {
 #define COT_CUDA_DRIVER_GIVE(member, symbol, parameters) member,
-        COT_CUDA_DRIVER_LIST(COT_CUDA_DRIVER_GIVE)
+        COT_CUDA_DRIVER_LIST(COT_CUDA_DRIVER_GIVE) COT_CUDA_DRIVER_NEWER_LIST(COT_CUDA_DRIVER_GIVE)
 #undef COT_CUDA_DRIVER_GIVE
     };
     return &table;

@@ -44,6 +44,7 @@ struct Device {
     Result last;
     unsigned blocks = 0; // of the last launch
     int launches = 0, taken = 0, given_back = 0, contexts = 0, events = 0;
+    int many_launches = 0, maps = 0; // of kernels in tiles of 128 rows; maps of tiles that were made
     int ended = 0;                   // launches that somebody has waited for
     int pushed = 0;                  // contexts that threads have current
     std::map<uint64_t, size_t> live; // memory that is taken
