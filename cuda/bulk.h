@@ -11,7 +11,7 @@
  *   combine    rows of a token's experts are added                              a part of a token, or some tokens a block
  *
  * Activations are there for all tiles at once (fused: for 32), and lane_tile has all of them: state->next of experts', in the order in
- * which they were released, then the shared expert's. `exact` alone. All tiles of a call are of one form, which the host picks by the call's
+ * which they were released, or of 128 rows in that of their slots, then the shared expert's. `exact` alone. All tiles of a call are of one form, which the host picks by the call's
  * tokens: of 64 rows, or of 128, whose up and down are in bulk_many.h. A row's bits are the same in both. */
 #ifndef COT_CUDA_BULK_H
 #define COT_CUDA_BULK_H
@@ -112,6 +112,33 @@ COT_DEVICE void bulk_dispatch(const cot_cuda_fused &c)
         });
 }
 
+/* lane_tile of so many experts' tiles, in the order of their slots, so that those of one slot are multiplied beside each other and its weights come from
+ * memory once. By all lanes. */
+COT_DEVICE void order_by_slots(const bulk_warp &w, int released)
+{
+    const int lane = lane_of_warp(), slots = w.call.slots;
+    for (int i = lane; i < released; i += 32)
+        add_relaxed<scope::cta>(w.rank.slot_count + w.rank.tile_slot[w.rank.released[i] >> 8], 1u);
+    COT_UNLESS(bulk_tiles_before_sums) __syncwarp();
+    uint32_t before = 0; // tiles of the slots below
+    for (int first = 0; first < slots; first += 32) {
+        const int slot = first + lane;
+        const uint32_t count = slot < slots ? load_relaxed<scope::cta>(w.rank.slot_count + slot) : 0;
+        uint32_t sum = count;
+        for (int by = 1; by < 32; by *= 2) {
+            const uint32_t other = __shfl_up_sync(ALL_LANES, sum, static_cast<unsigned>(by));
+            if (lane >= by) sum += other;
+        }
+        if (slot < slots) store_relaxed<scope::cta>(w.rank.slot_count + slot, before + sum - count);
+        before += __shfl_sync(ALL_LANES, sum, 31);
+    }
+    COT_UNLESS(bulk_sums_before_tiles) __syncwarp();
+    for (int i = lane; i < released; i += 32) {
+        const int tile = w.rank.released[i] >> 8;
+        w.rank.lane_tile[add_relaxed<scope::cta>(w.rank.slot_count + w.rank.tile_slot[tile], 1u)] = tile;
+    }
+}
+
 /* By one warp for each rank. */
 COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
 {
@@ -138,7 +165,9 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     release_open(w, all);
     COT_UNLESS(bulk_lanes_after_rows) __syncwarp();
     const int own_tiles = shared_tiles(w);
-    for (int i = lane; i < all.released + own_tiles; i += 32)
+    const bool many = c.tile_shift == BULK_MANY_SHIFT; // few tiles have a slot alone, most of them
+    if (many) order_by_slots(w, all.released);
+    for (int i = lane + (many ? all.released : 0); i < all.released + own_tiles; i += 32)
         w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] >> 8 : -1 - (i - all.released);
     for (int to = lane; to < ranks; to += 32)
         count_messages(w.net, to, s->entered[to] * static_cast<size_t>(c.layout.reply_bytes),
@@ -155,7 +184,7 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
 }
 
 /* This block's share of the parts of all tiles, whose columns are columns(network): the first part of each, then the second, so that tiles
- * that are cut in fewer than `most` leave as much to every block. A part is computed as job(w, tile, part) says, and its sums are given to
+ * that are cut in fewer than `most` leave as much to every block; or BY_TILES all parts of the first, then of the second. A part is computed as job(w, tile, part) says, and its sums are given to
  * put(w, tile, first column); compute(w, first, next, job, put) does so with numbers of parts, as tile_compute_all has them. */
 template <typename Engine, typename Columns, typename Job, typename Put, typename Compute>
 COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, Job job, Put put,
@@ -166,23 +195,27 @@ COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, J
     const bulk_warp w = bulk_rank(c, bulk_rank_of_block(c, share));
     if (!bulk_is_fine(w)) return;
     const int tiles = static_cast<int>(w.rank.state->next) + shared_tiles(w), all = tiles * most;
+    const auto tile_of = [=](int i) { return Compute::BY_TILES ? i / most : i % tiles; };
+    const auto part_of = [=](int i) { return Compute::BY_TILES ? i % most : i / tiles; };
     const auto from = [&](int i) {
         for (; i < all; i += share.blocks) {
-            const tile_work<Value> work = work_of<Value>(w, i % tiles);
-            if (i / tiles < parts_of<Engine>(columns(work.shape), work.rows)) return i;
+            const tile_work<Value> work = work_of<Value>(w, tile_of(i));
+            if (part_of(i) < parts_of<Engine>(columns(work.shape), work.rows)) return i;
         }
         return -1;
     };
     compute(
         w, from(share.block), [&](int i) { return from(i + share.blocks); },
-        [&](int i) { return job(w, i % tiles, i / tiles); },
+        [&](int i) { return job(w, tile_of(i), part_of(i)); },
         [&](int i) {
-            return put(w, i % tiles, i / tiles * Engine::columns_of(work_of<Value>(w, i % tiles).rows));
+            return put(w, tile_of(i), part_of(i) * Engine::columns_of(work_of<Value>(w, tile_of(i)).rows));
         });
 }
 
 /* By an engine of tile.h. */
 template <typename Engine> struct bulk_few {
+    static constexpr bool BY_TILES = false;
+
     template <typename Next, typename Job, typename Put>
     __device__ __forceinline__ void operator()(const bulk_warp &w, int first, Next next, Job job,
                                                Put put) const

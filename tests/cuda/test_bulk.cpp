@@ -99,6 +99,33 @@ static void tiles_of_128_rows(void **)
     }
 }
 
+/* Tiles of a slot stand beside each other, whichever were full first; all of them are there. */
+static void tiles_in_the_order_of_slots(void **)
+{
+    struct draw draw = {test_seed(), 29, 0};
+    Variant v = variants[7]; // one expert a token,
+    v.experts = 3;           // which has about 170
+    struct world w = world_on(&cot_cuda_bulk_operator, v, 510, &draw);
+    const struct plan p = plan_even(&w, 1);
+    const Ready ready(test_seed(), 6, true);
+    struct outcome *const found = world_run(&w, &p);
+    outcome_agrees(found, &w, &p);
+    outcome_free(found, &w);
+    const cot::fused_rank &rank =
+        ready.device.many_call.ranks[0]; // memory that was given back, and is as it was
+    const int tiles = static_cast<int>(rank.state->next);
+    assert_true(tiles > 3);
+    std::vector<bool> seen(static_cast<size_t>(tiles));
+    for (int i = 0; i < tiles; i++) {
+        const int tile = rank.lane_tile[i];
+        assert_in_range(tile, 0, tiles - 1);
+        seen[static_cast<size_t>(tile)] = true;
+        if (i) assert_true(rank.tile_slot[rank.lane_tile[i - 1]] <= rank.tile_slot[tile]);
+    }
+    for (bool one : seen) assert_true(one);
+    world_free(&w);
+}
+
 /* The call's tokens decide, of all ranks together and wherever they are: 64 rows an expert, and one row fewer than that. */
 static void tokens_pick_the_tiles(void **)
 {
@@ -186,7 +213,8 @@ static void the_self_test_of_128_rows(void **)
     cot_error error;
     const cot_cuda_probe first = cot_cuda_self_test_layer(COT_BF16, COT_CUDA_SELF_TESTS);
     assert_true(first.form == cot_cuda_form::many);
-    for (const char *mutant : {"many_map", "many_rows_for_products", "many_wait_full", "many_wait_last"}) {
+    for (const char *mutant : {"many_map", "many_rows_for_products", "many_wait_full", "many_wait_last",
+                               "bulk_tiles_before_sums", "bulk_sums_before_tiles"}) {
         Ready ready(test_seed(), 6, true);
         ready.device.options.mutant = mutant;
         if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::bulk, &first, &options, 1, &error) != COT_IO)
@@ -250,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_gate_many_tokens),
         cmocka_unit_test(tiles_of_128_rows),
+        cmocka_unit_test(tiles_in_the_order_of_slots),
         cmocka_unit_test(tokens_pick_the_tiles),
         cmocka_unit_test(who_has_no_tiles_of_128_rows),
         cmocka_unit_test(the_self_test_of_128_rows),

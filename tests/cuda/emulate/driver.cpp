@@ -457,6 +457,7 @@ static int run(void *function, unsigned blocks, unsigned threads, unsigned share
     here->options.seed++;
     if (here->wrong == Wrong::LAUNCHES) return FINE;
     const cot_cuda_fused call = *static_cast<const cot_cuda_fused *>(parameters[0]);
+    if (kernel->is_many()) here->many_call = call;
     const Options options = here->options;
     const auto run = here->in_bf16 && kernel->run == cot_cuda_fused_bf16 ? here->in_bf16 : kernel->run;
     here->work.push_back({[=] {

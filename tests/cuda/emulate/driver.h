@@ -16,8 +16,6 @@
 
 #include <sys/types.h>
 
-struct cot_cuda_fused;
-
 namespace emulate {
 
 /* What a device does wrongly: without a word it keeps other numbers than it was given, gives others than it has, or does not run what
@@ -45,6 +43,7 @@ struct Device {
     unsigned blocks = 0; // of the last launch
     int launches = 0, taken = 0, given_back = 0, contexts = 0, events = 0;
     int many_launches = 0, maps = 0; // of kernels in tiles of 128 rows; maps of tiles that were made
+    cot_cuda_fused many_call = {};   // what the last of them was given
     int ended = 0;                   // launches that somebody has waited for
     int pushed = 0;                  // contexts that threads have current
     std::map<uint64_t, size_t> live; // memory that is taken
