@@ -437,7 +437,17 @@ static void copy_state(cot_scheduler *s, const cot_request_state *r, int64_t pos
         (cot_state_copy){r->row, snapshot, (int32_t)position, (int16_t)r->home, from};
 }
 
-/* What the span goes on from, and what is kept of it on the way. */
+static void reverse(cot_state_copy *copies, int32_t count)
+{
+    for (int32_t i = 0; i < count - 1 - i; i++) {
+        const cot_state_copy first = copies[i];
+        copies[i] = copies[count - 1 - i];
+        copies[count - 1 - i] = first;
+    }
+}
+
+/* What the span goes on from, and what is kept of it on the way. Places are taken from its end backwards: where there are fewer than it
+ * could use, those farthest behind are kept, from which another text has the least to compute. */
 static void take_states(cot_scheduler *s, cot_request_state *r, const cot_span *span)
 {
     const int64_t block = s->limits.block, end = span->position + span->tokens;
@@ -447,10 +457,12 @@ static void take_states(cot_scheduler *s, cot_request_state *r, const cot_span *
         r->resumes = -1;
     }
     if (!s->limits.snapshots || r->alone) return;
-    for (int64_t p = (span->position / block + 1) * block; p <= end; p += block) {
+    const int32_t first = s->state_count;
+    for (int64_t p = end / block * block; p > span->position; p -= block) {
         const int32_t to = is_kept_at(s, r, p, end) ? cot_prefix_take_snapshot(&s->prefix) : -1;
         if (to >= 0) copy_state(s, r, p, to, false);
     }
+    reverse(s->states + first, s->state_count - first);
 }
 
 /* The request's next block, r->node, is whole: what was copied behind it is its. */

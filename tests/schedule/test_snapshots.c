@@ -229,9 +229,62 @@ static void turns_compute_what_is_new(void **state)
     free(w);
 }
 
+/* A scheduler of one text at a time, whose steps take a prompt of up to `step_tokens` whole. */
+static struct world *open_long(int64_t step_tokens, int64_t pages, int64_t snapshots)
+{
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    const cot_scheduler_limits limits = limits_of(step_tokens, pages, 16, snapshots, 1);
+    assert_int_equal(cot_scheduler_open(&w->s, &limits, NULL), COT_OK);
+    return w;
+}
+
+static void close_long(struct world *w)
+{
+    cot_scheduler_close(&w->s);
+    free(w);
+}
+
+static int32_t *random_ids(int64_t count, uint64_t *seed)
+{
+    int32_t *ids = malloc((size_t)count * sizeof *ids);
+    assert_non_null(ids);
+    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(draw(seed) % 1000);
+    return ids;
+}
+
+/* Whether there is a snapshot behind the first `tokens` of a text, which are whole blocks. */
+static bool is_kept(const struct world *w, const int32_t *ids, int64_t tokens)
+{
+    const cot_prefix_root root = {0};
+    int64_t blocks;
+    cot_prefix_resume(&w->s.prefix, &root, ids, tokens, &blocks);
+    return blocks * w->s.limits.block == tokens;
+}
+
+/* One step passes more places than there are: those farthest behind are kept. */
+static void an_end_has_first_call(void **state)
+{
+    (void)state;
+    enum { LONG = 4100, PROMPT = 4090, END = 4080, MARKS = 3 };
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(LONG, &seed);
+    for (int64_t snapshots = 1; snapshots <= MARKS + 2; snapshots++) {
+        struct world *w = open_long(LONG, LONG / COT_KV_PAGE + 2, snapshots);
+        assert_int_equal(say(w, ids, PROMPT, 0), 0);
+        assert_true(is_kept(w, ids, END));
+        for (int mark = 1; mark <= MARKS; mark++)
+            assert_int_equal(is_kept(w, ids, mark * COT_SNAPSHOT_TOKENS), MARKS - mark + 1 < snapshots);
+        assert_int_equal(say(w, ids, PROMPT, 0), END);
+        close_long(w);
+    }
+    free(ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_go_on_from_their_own),
-                                       cmocka_unit_test(turns_compute_what_is_new)};
+                                       cmocka_unit_test(turns_compute_what_is_new),
+                                       cmocka_unit_test(an_end_has_first_call)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
