@@ -40,18 +40,33 @@ typedef struct cot_prefix_node {
 
 /* A place for the states that all layers have behind a text, where layers have some (model/state.h). */
 typedef struct cot_prefix_snapshot {
-    int32_t node;    // that it is kept for; -1: none, it is free or will be written
-    int32_t holders; // that will read it
-    int32_t older,
-        newer; // neighbours in the list of those that are kept, by use; `older` links the free ones, too
+    int32_t node;         // that it is kept for; -1: none, it is free or will be written
+    int32_t holders;      // that will read it
+    int32_t older, newer; // neighbours in its list, by use; `older` links the free ones, too
+    int8_t texts;         // that went on from it, and its own where it lies in the midst of one; 2: or more
+    bool is_protected;    // which of the lists it is in
 } cot_prefix_snapshot;
 
+typedef struct cot_prefix_snapshot_list {
+    int32_t oldest, newest;
+} cot_prefix_snapshot_list;
+
+/* Which snapshots stay is a segmented LRU: all that are on probation go before any that is protected. Ends of texts are protected from
+ * the beginning, marks on the way of a prompt when a text goes on from them. When a text that went on from a snapshot has an end of its
+ * own, that snapshot and those before it are of an older turn, and on probation, but for those that two texts or more pass: a
+ * beginning that conversations share. So one long prompt, or many turns, take one or two protected places. */
 typedef struct cot_prefix_snapshots {
     int64_t count, kept;     // count 0: layers have no states, and blocks are enough to go on from
     cot_prefix_snapshot *of; // [count]
-    int32_t free, oldest, newest;
+    int32_t free;
+    cot_prefix_snapshot_list probation, protected;
     uint64_t evicted;
 } cot_prefix_snapshots;
+
+typedef enum cot_prefix_snapshot_kind {
+    COT_SNAPSHOT_MARK, /* on the way of a text */
+    COT_SNAPSHOT_END,  /* of a prompt, or of what was generated so far */
+} cot_prefix_snapshot_kind;
 
 /* The sequence hash of a block behind the one of hash *parent; NULL: behind none. */
 typedef uint64_t cot_prefix_hash(const uint64_t *parent, const int32_t *ids, size_t tokens);
@@ -110,13 +125,16 @@ void cot_prefix_evict(cot_prefix_cache *cache);
 /* Snapshots, so many of them, of a cache that was opened. Errors: OUT_OF_MEMORY. The cache closes them. */
 cot_status cot_prefix_open_snapshots(cot_prefix_cache *cache, int64_t count, cot_error *error);
 size_t cot_prefix_snapshot_bytes(int64_t count); // of the table
-/* A place that will be written: a free one, else that of the snapshot that was used longest ago. -1: all are held. It is kept
- * for a node, or dropped. */
-int32_t cot_prefix_take_snapshot(cot_prefix_cache *cache);
-/* What was written there is what the node's text leaves; where the node has one already, it is dropped. */
-void cot_prefix_keep_snapshot(cot_prefix_cache *cache, int32_t snapshot, int32_t node);
+/* A place that will be written: a free one, else that of the snapshot on probation that was used longest ago, else, where it may be, that
+ * of such a protected one. -1: there is none, or all are held. It is kept for a node, or dropped. */
+int32_t cot_prefix_take_snapshot(cot_prefix_cache *cache, bool may_be_protected);
+/* What was written there is what the node's text leaves; where the node has one already, it is dropped, and the other protected for it. */
+void cot_prefix_keep_snapshot(cot_prefix_cache *cache, int32_t snapshot, int32_t node,
+                              cot_prefix_snapshot_kind kind);
 void cot_prefix_drop_snapshot(cot_prefix_cache *cache, int32_t snapshot);
-/* That of a node that has one: it is not written until it is let go. */
+/* Those of a node and all before it, -1 for none, are of older turns: a text that went on from there has an end of its own. */
+void cot_prefix_supersede_snapshots(cot_prefix_cache *cache, int32_t node);
+/* That of a node that has one, for a text that goes on from it: it is not written until it is let go. */
 int32_t cot_prefix_hold_snapshot(cot_prefix_cache *cache, int32_t node);
 void cot_prefix_let_go_of_snapshot(cot_prefix_cache *cache, int32_t snapshot);
 

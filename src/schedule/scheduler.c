@@ -101,7 +101,7 @@ static void begin_with(cot_scheduler *s, cot_request_state *r, int32_t node, int
     cot_prefix_hold(&s->prefix, node);
     if (node >= 0 && s->limits.snapshots) r->resumes = cot_prefix_hold_snapshot(&s->prefix, node);
     r->node = node;
-    r->blocks = blocks;
+    r->blocks = r->found = blocks;
     r->fed = hit;
     r->pages_held = r->shared = hit / COT_KV_PAGE;
     r->copied = hit % COT_KV_PAGE;
@@ -420,13 +420,16 @@ static void take_pages(cot_scheduler *s, cot_request_state *r, const cot_span *s
 
 /* ---- snapshots ---- */
 
-/* Where the states of a sequence are copied: behind whole blocks. */
-static bool is_kept_at(const cot_scheduler *s, const cot_request_state *r, int64_t position, int64_t end)
+/* Whether the states of a sequence are copied behind this block of the span that ends there, and as what. */
+static bool is_kept_at(const cot_scheduler *s, const cot_request_state *r, int64_t position, int64_t end,
+                       cot_prefix_snapshot_kind *kind)
 {
     const int64_t block = s->limits.block;
-    if (position % block) return false;
+    *kind = COT_SNAPSHOT_END;
     if (position >= r->prompt_tokens) return position + block > end; // the span's last
-    return position % COT_SNAPSHOT_TOKENS == 0 || position + block >= r->prompt_tokens;
+    if (position + block >= r->prompt_tokens) return true;
+    *kind = COT_SNAPSHOT_MARK;
+    return position % COT_SNAPSHOT_TOKENS == 0;
 }
 
 static void copy_state(cot_scheduler *s, const cot_request_state *r, int64_t position, int32_t snapshot,
@@ -447,7 +450,8 @@ static void reverse(cot_state_copy *copies, int32_t count)
 }
 
 /* What the span goes on from, and what is kept of it on the way. Places are taken from its end backwards: where there are fewer than it
- * could use, those farthest behind are kept, from which another text has the least to compute. */
+ * could use, those farthest behind are kept, from which another text has the least to compute. Of its marks the last alone, and where
+ * it has no end, takes a protected place. */
 static void take_states(cot_scheduler *s, cot_request_state *r, const cot_span *span)
 {
     const int64_t block = s->limits.block, end = span->position + span->tokens;
@@ -458,11 +462,23 @@ static void take_states(cot_scheduler *s, cot_request_state *r, const cot_span *
     }
     if (!s->limits.snapshots || r->alone) return;
     const int32_t first = s->state_count;
+    bool has_any = false;
     for (int64_t p = end / block * block; p > span->position; p -= block) {
-        const int32_t to = is_kept_at(s, r, p, end) ? cot_prefix_take_snapshot(&s->prefix) : -1;
+        cot_prefix_snapshot_kind kind;
+        if (!is_kept_at(s, r, p, end, &kind)) continue;
+        const int32_t to = cot_prefix_take_snapshot(&s->prefix, kind == COT_SNAPSHOT_END || !has_any);
+        has_any = true;
         if (to >= 0) copy_state(s, r, p, to, false);
     }
     reverse(s->states + first, s->state_count - first);
+}
+
+/* The prompt's end, of so many blocks, is kept: what the text went on from is an older one. */
+static void supersede(cot_scheduler *s, const cot_request_state *r, int64_t blocks)
+{
+    int32_t node = r->node;
+    for (; blocks > r->found; blocks--) node = s->prefix.node[node].parent;
+    cot_prefix_supersede_snapshots(&s->prefix, node);
 }
 
 /* The request's next block, r->node, is whole: what was copied behind it is its. */
@@ -473,8 +489,12 @@ static void keep_state(cot_scheduler *s, cot_request_state *r, int64_t position)
         if (copy->sequence != r->row || copy->position != position || copy->from || copy->snapshot < 0)
             continue;
         const bool is_first = s->prefix.node[r->node].snapshot < 0;
-        cot_prefix_keep_snapshot(&s->prefix, copy->snapshot, r->node);
+        cot_prefix_snapshot_kind kind;
+        is_kept_at(s, r, position, position, &kind);
+        cot_prefix_keep_snapshot(&s->prefix, copy->snapshot, r->node, kind);
         copy->snapshot = -1;
+        if (position < r->prompt_tokens && kind == COT_SNAPSHOT_END)
+            supersede(s, r, position / s->limits.block);
         if (position < r->prompt_tokens) return;
         const cot_prefix_node *passed = r->passing >= 0 ? &s->prefix.node[r->passing] : NULL;
         if (passed && passed->holders == 1 && passed->snapshot >= 0)

@@ -41,6 +41,7 @@ typedef struct cot_request_state {
     cot_prefix_salt *salt;
     int32_t node;    // of the prefix cache: the last whole block that it holds; -1: none
     int64_t blocks;  // how many whole blocks it holds
+    int64_t found;   // how many of them were there when it became active
     int32_t resumes; // the snapshot that its first span goes on from; -1: none
     int32_t passing; // the node with the last snapshot behind its prompt, which the next replaces; -1: none
     bool alone;      // it holds no blocks any more, nor lets others have its own

@@ -13,7 +13,7 @@ size_t cot_prefix_snapshot_bytes(int64_t count)
 cot_status cot_prefix_open_snapshots(cot_prefix_cache *cache, int64_t count, cot_error *error)
 {
     cot_prefix_snapshots *s = &cache->snapshots;
-    *s = (cot_prefix_snapshots){.count = count, .free = -1, .oldest = -1, .newest = -1};
+    *s = (cot_prefix_snapshots){.count = count, .free = -1, .probation = {-1, -1}, .protected = {-1, -1}};
     if (!count) return COT_OK;
     s->of = calloc((size_t)count, sizeof *s->of);
     if (!s->of)
@@ -27,19 +27,33 @@ cot_status cot_prefix_open_snapshots(cot_prefix_cache *cache, int64_t count, cot
     return COT_OK;
 }
 
+static cot_prefix_snapshot_list *list_of(cot_prefix_snapshots *s, int32_t at)
+{
+    return s->of[at].is_protected ? &s->protected : &s->probation;
+}
+
 static void leave_list(cot_prefix_snapshots *s, int32_t at)
 {
     const cot_prefix_snapshot *of = &s->of[at];
-    *(of->older >= 0 ? &s->of[of->older].newer : &s->oldest) = of->newer;
-    *(of->newer >= 0 ? &s->of[of->newer].older : &s->newest) = of->older;
+    cot_prefix_snapshot_list *list = list_of(s, at);
+    *(of->older >= 0 ? &s->of[of->older].newer : &list->oldest) = of->newer;
+    *(of->newer >= 0 ? &s->of[of->newer].older : &list->newest) = of->older;
 }
 
-static void join_list(cot_prefix_snapshots *s, int32_t at)
+static void join_list(cot_prefix_snapshots *s, int32_t at, bool is_protected)
 {
-    s->of[at].older = s->newest;
+    s->of[at].is_protected = is_protected;
+    cot_prefix_snapshot_list *list = list_of(s, at);
+    s->of[at].older = list->newest;
     s->of[at].newer = -1;
-    *(s->newest >= 0 ? &s->of[s->newest].newer : &s->oldest) = at;
-    s->newest = at;
+    *(list->newest >= 0 ? &s->of[list->newest].newer : &list->oldest) = at;
+    list->newest = at;
+}
+
+static void move_to_list(cot_prefix_snapshots *s, int32_t at, bool is_protected)
+{
+    leave_list(s, at);
+    join_list(s, at, is_protected);
 }
 
 void cot_prefix_drop_snapshot(cot_prefix_cache *cache, int32_t at)
@@ -60,39 +74,63 @@ void cot_prefix_drop_snapshot(cot_prefix_cache *cache, int32_t at)
     s->free = at;
 }
 
-int32_t cot_prefix_take_snapshot(cot_prefix_cache *cache)
+/* Of those from `at` on that which nobody will read; -1: there is none. */
+static int32_t first_idle(const cot_prefix_snapshots *s, int32_t at)
 {
-    cot_prefix_snapshots *s = &cache->snapshots;
-    int32_t at = s->oldest;
-    while (s->free < 0 && at >= 0 && s->of[at].holders) at = s->of[at].newer;
-    if (s->free < 0 && at >= 0) {
-        cot_prefix_drop_snapshot(cache, at);
-        s->evicted++;
-    }
-    if ((at = s->free) >= 0) s->free = s->of[at].older;
+    while (at >= 0 && s->of[at].holders) at = s->of[at].newer;
     return at;
 }
 
-void cot_prefix_keep_snapshot(cot_prefix_cache *cache, int32_t at, int32_t node)
+int32_t cot_prefix_take_snapshot(cot_prefix_cache *cache, bool may_be_protected)
 {
-    assert(cache->snapshots.of[at].node < 0);
-    if (cache->node[node].snapshot >= 0) { // of the same text
+    cot_prefix_snapshots *s = &cache->snapshots;
+    if (s->free < 0) {
+        int32_t out = first_idle(s, s->probation.oldest);
+        if (out < 0 && may_be_protected) out = first_idle(s, s->protected.oldest);
+        if (out < 0) return -1;
+        cot_prefix_drop_snapshot(cache, out);
+        s->evicted++;
+    }
+    const int32_t at = s->free;
+    s->free = s->of[at].older;
+    return at;
+}
+
+void cot_prefix_keep_snapshot(cot_prefix_cache *cache, int32_t at, int32_t node,
+                              cot_prefix_snapshot_kind kind)
+{
+    cot_prefix_snapshots *s = &cache->snapshots;
+    assert(s->of[at].node < 0);
+    const int32_t other = cache->node[node].snapshot; // of the same text
+    if (other >= 0) {
         cot_prefix_drop_snapshot(cache, at);
+        if (kind != COT_SNAPSHOT_MARK) move_to_list(s, other, true);
         return;
     }
     cache->node[node].snapshot = at;
-    cache->snapshots.of[at].node = node;
-    cache->snapshots.kept++;
-    join_list(&cache->snapshots, at);
+    s->of[at].node = node;
+    s->of[at].texts = kind != COT_SNAPSHOT_END;
+    s->kept++;
+    join_list(s, at, kind != COT_SNAPSHOT_MARK);
     cot_prefix_tell_state(cache, &cache->watch, node);
+}
+
+void cot_prefix_supersede_snapshots(cot_prefix_cache *cache, int32_t node)
+{
+    cot_prefix_snapshots *s = &cache->snapshots;
+    for (; node >= 0; node = cache->node[node].parent) {
+        const int32_t at = cache->node[node].snapshot;
+        if (at >= 0 && s->of[at].is_protected && s->of[at].texts < 2) move_to_list(s, at, false);
+    }
 }
 
 int32_t cot_prefix_hold_snapshot(cot_prefix_cache *cache, int32_t node)
 {
     const int32_t at = cache->node[node].snapshot;
-    leave_list(&cache->snapshots, at);
-    join_list(&cache->snapshots, at);
-    cache->snapshots.of[at].holders++;
+    cot_prefix_snapshot *of = &cache->snapshots.of[at];
+    move_to_list(&cache->snapshots, at, true);
+    if (of->texts < 2) of->texts++;
+    of->holders++;
     return at;
 }
 

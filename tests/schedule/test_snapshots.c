@@ -101,8 +101,10 @@ static void count_places(const cot_scheduler *s)
     const cot_prefix_snapshots *p = &s->prefix.snapshots;
     int64_t found = 0;
     for (int32_t i = p->free; i >= 0; i = p->of[i].older) found++;
-    for (int32_t i = p->oldest; i >= 0; i = p->of[i].newer, found++)
-        assert_int_equal(s->prefix.node[p->of[i].node].snapshot, i);
+    for (int32_t i = p->probation.oldest; i >= 0; i = p->of[i].newer, found++)
+        assert_true(s->prefix.node[p->of[i].node].snapshot == i && !p->of[i].is_protected);
+    for (int32_t i = p->protected.oldest; i >= 0; i = p->of[i].newer, found++)
+        assert_true(s->prefix.node[p->of[i].node].snapshot == i && p->of[i].is_protected);
     for (int32_t i = 0; i < s->state_count; i++) found += !s->states[i].from && s->states[i].snapshot >= 0;
     for (int64_t i = 0; i < p->count; i++) found += p->of[i].node < 0 && p->of[i].holders;
     assert_int_equal(found, p->count);
@@ -281,10 +283,140 @@ static void an_end_has_first_call(void **state)
     free(ids);
 }
 
+/* ---- which stay ---- */
+
+/* One long prompt takes one of the places that ends of other texts have, whatever chunks it is taken in. */
+static void a_long_prompt_takes_one_place(void **state)
+{
+    (void)state;
+    enum { LONG = 8090, MARKS = 7, OTHER = 90 };
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(LONG, &seed), *other = random_ids(OTHER + 20, &seed);
+    for (int whole = 0; whole < 2; whole++)
+        for (int64_t snapshots = 2; snapshots <= 5; snapshots++) {
+            struct world *w = open_long(whole ? LONG : 512, 200, snapshots);
+            say(w, other, OTHER, 20);
+            assert_true(is_kept(w, other, 80) && is_kept(w, other, 96)); // the prompt's end, the answer's
+            say(w, ids, LONG, 0);
+            assert_int_equal(w->s.prefix.snapshots.kept, snapshots);
+            assert_int_equal(is_kept(w, other, 80), snapshots > 2);
+            assert_true(is_kept(w, other, 96) && is_kept(w, ids, 8080));
+            for (int mark = 1; mark <= MARKS; mark++) // the last ones have what places there are
+                assert_int_equal(is_kept(w, ids, mark * COT_SNAPSHOT_TOKENS), MARKS - mark + 3 < snapshots);
+            assert_int_equal(say(w, other, OTHER + 20, 0), 96);
+            close_long(w);
+        }
+    free(ids);
+    free(other);
+}
+
+/* Turns of a conversation take the places of the turns before, not those of another one. */
+static void turns_take_the_places_of_older_ones(void **state)
+{
+    (void)state;
+    enum { TURNS = 16, TURN = 48, OTHER = 90, ANSWER = 20 };
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(OTHER + TURNS * TURN, &seed), *other = random_ids(OTHER + ANSWER, &seed);
+    struct world *w = open_long(512, PAGES, 6);
+    say(w, other, OTHER, ANSWER);
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int64_t prompt = OTHER + turn * TURN; // ends 10 tokens behind a block
+        assert_int_equal(say(w, ids, prompt, ANSWER), turn ? prompt - TURN + 6 : 0);
+        assert_true(is_kept(w, ids, prompt - 10) && is_kept(w, ids, prompt + 6));
+    }
+    assert_true(is_kept(w, other, 80) && is_kept(w, other, 96));
+    const int64_t before = OTHER + (TURNS - 2) * TURN; // the turn before has the other two
+    assert_true(is_kept(w, ids, before - 10) && is_kept(w, ids, before + 6));
+    assert_false(is_kept(w, ids, before - TURN - 10) || is_kept(w, ids, before - TURN + 6));
+    close_long(w);
+    free(ids);
+    free(other);
+}
+
+/* One that is given up in its prompt has left a mark, though every place was an end's. */
+static void a_prompt_has_a_mark_on_its_way(void **state)
+{
+    (void)state;
+    enum { LONG = 3000, OTHER = 90, FED = 2200 };
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(LONG, &seed), *other = random_ids(OTHER, &seed);
+    struct world *w = open_long(512, 200, 1);
+    say(w, other, OTHER, 0);
+    cot_request request;
+    cot_request_init(&request);
+    request.prompt = ids;
+    request.prompt_tokens = LONG;
+    cot_request_state *r = cot_scheduler_submit(&w->s, &request, LONG + 1, 0, 0);
+    assert_non_null(r);
+    assert_ptr_equal(cot_scheduler_admit(&w->s), r);
+    while (r->fed < FED) {
+        const cot_step step = cot_scheduler_plan(&w->s);
+        run(w, &step);
+        cot_scheduler_fed(&w->s, r, step.tokens);
+    }
+    cot_scheduler_release(&w->s, r);
+    cot_scheduler_sweep(&w->s);
+    assert_int_equal(say(w, ids, LONG, 0), 2 * COT_SNAPSHOT_TOKENS);
+    close_long(w);
+    free(ids);
+    free(other);
+}
+
+/* What one text went on from is on probation, and goes for a mark of another; what two did stays. */
+static void shared_beginnings_stay(void **state)
+{
+    (void)state;
+    enum { LONG = 5000, SHARED = 80, TEXT = 170, MOST = 3 };
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(LONG, &seed), *texts[MOST];
+    for (int i = 0; i < MOST; i++) {
+        texts[i] = random_ids(TEXT, &seed);
+        memcpy(texts[i], texts[0], SHARED * sizeof(int32_t));
+    }
+    for (int shared_by = 1; shared_by <= MOST; shared_by++) {
+        struct world *w = open_long(512, 200, shared_by + 2); // one is free when the long text comes
+        say(w, texts[0], SHARED + 10, 0);
+        for (int i = 0; i < shared_by; i++) assert_int_equal(say(w, texts[i], TEXT, 0), SHARED);
+        assert_int_equal(w->s.prefix.snapshots.evicted, 0);
+        say(w, ids, LONG, 0);
+        for (int i = 0; i < shared_by; i++) assert_true(is_kept(w, texts[i], 160));
+        assert_int_equal(is_kept(w, texts[0], SHARED), shared_by > 1);
+        close_long(w);
+    }
+    for (int i = 0; i < MOST; i++) free(texts[i]);
+    free(ids);
+}
+
+/* A mark that another text went on from is a beginning that two share. */
+static void a_mark_that_was_hit_stays(void **state)
+{
+    (void)state;
+    enum { LONG = 2090, SHARED = 1500, MARK = COT_SNAPSHOT_TOKENS };
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(LONG, &seed), *turned = random_ids(LONG, &seed),
+            *third = random_ids(LONG, &seed);
+    memcpy(turned, ids, SHARED * sizeof *ids);
+    struct world *w = open_long(512, 200, 4);
+    say(w, ids, LONG, 0);
+    assert_int_equal(say(w, turned, LONG, 0), MARK);
+    say(w, third, LONG, 0);
+    assert_true(is_kept(w, ids, MARK) && is_kept(w, ids, 2080) && is_kept(w, turned, 2080));
+    assert_true(is_kept(w, third, 2080));
+    close_long(w);
+    free(ids);
+    free(turned);
+    free(third);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_go_on_from_their_own),
                                        cmocka_unit_test(turns_compute_what_is_new),
-                                       cmocka_unit_test(an_end_has_first_call)};
+                                       cmocka_unit_test(an_end_has_first_call),
+                                       cmocka_unit_test(a_long_prompt_takes_one_place),
+                                       cmocka_unit_test(turns_take_the_places_of_older_ones),
+                                       cmocka_unit_test(a_prompt_has_a_mark_on_its_way),
+                                       cmocka_unit_test(shared_beginnings_stay),
+                                       cmocka_unit_test(a_mark_that_was_hit_stays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
