@@ -96,8 +96,8 @@ static void test_launch(void **state)
     static const struct {
         const char *to, *says;
     } lines[] = {
-        {"sglang",
-         "--ep-size 2 --ep-num-redundant-experts 2 --init-expert-location map --ep-dispatch-algorithm"},
+        {"sglang", "with --tp-size 2 --ep-size 2 --ep-num-redundant-experts 2 --init-expert-location map "
+                   "--moe-a2a-backend deepep --ep-dispatch-algorithm static ("},
         {"vllm",
          "on 2 ranks (tensor times data parallel) with --enable-expert-parallel --enable-eplb --eplb-config "
          "'{\"num_redundant_experts\": 2, \"initial_mapping_path\": \"map\", "},
@@ -120,9 +120,14 @@ static void test_launch(void **state)
             const char *at = strstr(c.err, "note: start ");
             if (!lines[i].says)
                 assert_null(at);
-            else if (!at || !strstr(at, lines[i].says))
+            else if (!at || !strstr(at, lines[i].says) || at + strlen(at) - 1 != strchr(at, '\n'))
                 fail_msg("%s: %s", line, c.err);
         }
+    run_line(*state, // the table of figures ends before the options
+             "\"$coterie\" place --load $samples/sglang-stat.pt --ranks 2x1 --slots 8 --to sglang -o map "
+             ">both 2>&1 && tail -n 1 both");
+    assert_int_equal(c.status, 0);
+    assert_ptr_equal(strstr(c.out, "coterie: note: start SGLang with "), c.out);
     run_line(
         *state,
         "\"$coterie\" place convert $samples/sglang-map.json --to vllm -o map"); // of nobody knows how many ranks

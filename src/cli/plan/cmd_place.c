@@ -49,9 +49,8 @@ static int write_map(const cli_place_settings *s, const cot_expert_map *map)
         .size = sizeof options, .format = s->to, .n_layers = (int32_t)s->layers, .say = note};
     cot_error error = {0};
     if (!s->output) return CLI_EXIT_OK;
-    if (cot_expert_map_write(map, s->output, &options, &error) != COT_OK) return cli_complain_of(&error);
-    cli_place_say_launch(s->to, s->output, map);
-    return CLI_EXIT_OK;
+    return cot_expert_map_write(map, s->output, &options, &error) == COT_OK ? CLI_EXIT_OK
+                                                                            : cli_complain_of(&error);
 }
 
 static int solve(cli_placed *placed, cli_place_inputs *in)
@@ -173,6 +172,10 @@ static int place_load(const cli_place_settings *s, cli_place_inputs *in)
     if (status == CLI_EXIT_OK) status = write_map(s, &placed.map);
     if (status == CLI_EXIT_OK && s->moves) status = cli_place_write_moves(s->moves, &placed);
     if (status == CLI_EXIT_OK) status = cli_place_print(s, in, &placed, sides);
+    if (status == CLI_EXIT_OK && s->output) {
+        fflush(stdout); // where both streams go to one file, the options come last there, too
+        cli_place_say_launch(s->to, s->output, &placed.map);
+    }
     for (int i = 0; i < 2; i++) cli_place_close_side(&sides[i]);
     cot_expert_map_free(&placed.map);
     cot_expert_map_free(&placed.current);
