@@ -163,7 +163,7 @@ static bool says_none_above_zero(const json_t *value)
     return json_is_number(value) && json_number_value(value) <= 0;
 }
 
-/* llama.cpp's samplers in the order that it has them in, all or some, by their names or as a text of one letter for each. */
+/* A list of llama.cpp's samplers by their names, all or some, in the order that it has them in. */
 static bool says_usual_order(const json_t *value)
 {
     static const char *const usual[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p",

@@ -115,6 +115,36 @@ static bool read_simple(cot_api_request *r, cot_api_error *error)
            cot_api_get_text(&r->cache_salt, &r->cache_salt_bytes, r->json, "cache_salt", error);
 }
 
+/* What a list of llama.cpp's samplers leaves out has no effect, whatever its value is. That the order is ours has been checked. */
+static void leave_out_samplers(cot_api_request *r)
+{
+    const json_t *samplers = cot_api_get(r->json, "samplers");
+    cot_sampling *s = &r->sampling, neutral;
+    bool has_penalties = false, has_top_k = false, has_top_p = false, has_min_p = false,
+         has_temperature = false;
+    size_t i;
+    json_t *name;
+    if (!json_is_array(samplers)) return;
+    json_array_foreach(samplers, i, name)
+    {
+        has_penalties |= cot_api_is_text(name, "penalties");
+        has_top_k |= cot_api_is_text(name, "top_k");
+        has_top_p |= cot_api_is_text(name, "top_p");
+        has_min_p |= cot_api_is_text(name, "min_p");
+        has_temperature |= cot_api_is_text(name, "temperature");
+    }
+    cot_sampling_init(&neutral);
+    if (!has_penalties) {
+        s->repetition_penalty = neutral.repetition_penalty;
+        s->presence_penalty = neutral.presence_penalty;
+        s->frequency_penalty = neutral.frequency_penalty;
+    }
+    if (!has_top_k) s->top_k = neutral.top_k;
+    if (!has_top_p) s->top_p = neutral.top_p;
+    if (!has_min_p) s->min_p = neutral.min_p;
+    if (!has_temperature) s->temperature = 1; // 0, the default, is greedy
+}
+
 /* vLLM's side that a prompt loses tokens on; llama.cpp's bound of what repeat_penalty looks back at, which is all here. */
 static bool read_sides(cot_api_request *r, cot_api_error *error)
 {
@@ -428,6 +458,7 @@ static bool read_continued(cot_api_request *r, int64_t vocab, cot_api_error *err
 
 static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *error)
 {
+    leave_out_samplers(r);
     if (!read_sides(r, error) || !read_stream_options(r, error) || !read_stops(r, error) ||
         !read_bias(r, vocab, error) || !read_max_tokens(r, error) || !read_logprobs(r, error) ||
         !read_logprob_tokens(r, vocab, error) || !cot_api_read_constraint(r, error) ||

@@ -12,7 +12,7 @@ REFUSED = [
     ("repetition_detection", [{"min_count": 2}], [{}]), ("vllm_xargs", [{"a": 1}], [{}]),
     ("n_probs", [3, -1], [0]), ("typical_p", [0.5, "1"], [1, 1.0]), ("mirostat", [1, 2], [0]), ("dry_multiplier", [0.8], [0, 0.0]),
     ("xtc_probability", [0.5], [0]), ("dynatemp_range", [0.5], [0]), ("top_n_sigma", [1.5], [-1, 0]),
-    ("samplers", [["temperature", "top_k"], ["top_k", "other"], "kt", [1]], [SAMPLERS, ["top_k", "temperature"], []]),
+    ("samplers", [["temperature", "top_k"], ["top_k", "other"], "kt", [1]], [SAMPLERS, ["top_k", "temperature"], ["temperature"]]),
     ("lora", [[{"id": 0, "scale": 1}]], [[]]), ("stop_regex", ["a+"], [""]), ("custom_logit_processor", ["x"], [""]),
     ("custom_params", [{"a": 1}], [{}]), ("lora_path", ["x"], [""]), ("return_hidden_states", [True], [False]),
     ("reasoning", [{"effort": "high"}], [{}]),
@@ -44,6 +44,22 @@ class Fields(Shared):
                 for value in [*neutral, None]:
                     self.assertEqual(self.ids(**{name: value}), plain)
         self.assertEqual(self.ids(**HINTS, **{name: neutral[0] for name, _, neutral in REFUSED}), plain)
+
+    def test_samplers_that_a_list_leaves_out(self):
+        """They have no effect, as in llama.cpp; those of the list have theirs."""
+        plain = {"temperature": 1, "top_k": 0, "top_p": 1, "seed": 3, "max_tokens": 40, "prompt": "a a a a a a a a"}
+        asked = {"penalties": [{"repeat_penalty": 1.7}, {"repetition_penalty": 1.7}, {"presence_penalty": 2}, {"frequency_penalty": 2}],
+                 "top_k": [{"top_k": 2}], "top_p": [{"top_p": 0.3}], "min_p": [{"min_p": 0.5}], "temperature": [{"temperature": 0}, {"temperature": 0.3}]}  # fmt: skip
+        free = self.ids(**plain)
+        for name, fields in asked.items():
+            others = [sampler for sampler in SAMPLERS if sampler != name]
+            for field in fields:
+                with self.subTest(field):
+                    narrow = self.ids(**plain | field)
+                    self.assertNotEqual(narrow, free)
+                    self.assertEqual(self.ids(**plain | field, samplers=others), free)
+                    self.assertEqual(self.ids(**plain | field, samplers=[]), free)
+                    self.assertEqual(self.ids(**plain | field, samplers=[name, *(["temperature"] if name != "temperature" else [])]), narrow)
 
     def test_chances_of_given_tokens(self):
         """They stand in place of the likeliest, in the order asked for; what is drawn stays the same."""
