@@ -135,10 +135,10 @@ static bool read_fields(cot_api_request *r, cot_api_error *error)
     json_t *value;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *said = cot_api_get(r->json, fields[i].name);
-        // `false` is a schema, and nothing else; clients that want none send "", but no list of choices with nothing in it
-        const bool is_list = fields[i].kind == COT_CONSTRAINT_CHOICE && json_is_array(said);
-        if (said && (is_list || !cot_api_is_off(said)) &&
-            !set(r, fields[i].kind, fields[i].name, said, error))
+        // `false` is a schema, and nothing else; clients that want none send "", but no list of choices with nothing in it, and {} is any JSON
+        const bool says = (fields[i].kind == COT_CONSTRAINT_CHOICE && json_is_array(said)) ||
+                          (fields[i].kind == COT_CONSTRAINT_JSON_SCHEMA && json_is_object(said));
+        if (said && (says || !cot_api_is_off(said)) && !set(r, fields[i].kind, fields[i].name, said, error))
             return false;
     }
     json_object_foreach(r->json, name, value)

@@ -82,6 +82,18 @@ class Structured(Constrained):
         for said in ({"response_format": {"type": "text"}}, {"response_format": None}, {"structured_outputs": None}, {"guided_json": None}, {"grammar": ""}, {"guided_regex": ""}):
             self.assertEqual(texts(self.server.complete("x", **HOT, **said)), texts(free))
 
+    def test_an_empty_schema_is_any_json(self):
+        """Under every name, as an object and as a text; llama.cpp's and SGLang's too."""
+        ways = [{"json_schema": {}}, {"json_schema": "{}"}, {"guided_json": {}}, {"guided_json": "{}"}, {"structured_outputs": {"json": {}}},
+                {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}, {"response_format": {"type": "json_schema", "schema": {}}}]  # fmt: skip
+        body = {"prompt": "It is"} | HOT
+        expected = texts(self.server.complete(**body, **ways[1]))
+        self.assertNotEqual(expected, texts(self.server.complete(**body)))
+        json.loads(expected[0])
+        for said in ways:
+            with self.subTest(said=str(said)):
+                self.assertEqual(texts(self.server.complete(**body, **said)), expected)
+
     def test_streams_and_continued(self):
         body = {"prompt": "It is", "guided_json": PERSON, "return_token_ids": True} | HOT
         [whole] = self.server.complete(**body)["choices"]
