@@ -1,4 +1,5 @@
 /* Lines of the access log to the last field, which of them are written, and what comes of a file that is renamed or full. */
+#include "harness/http_peer.h"
 #include "harness/scratch.h"
 
 #include "access/access_log.h"
@@ -113,10 +114,14 @@ static void test_files(void **state)
     cot_access_log *log;
     cot_error error;
     size_t count;
-    const cot_http_outcome outcome = {"GET", "/", "", 200, true, 1, 1};
+    const size_t open = test_descriptors();
+    const cot_http_outcome outcome = {"GET", "/", "", 200, true, 1, 1234567891};
     put_text(pad, "log", "{}\n"); // it is added to
     assert_int_equal(cot_access_log_open(&log, in_scratch(pad, "log"), &error), COT_OK);
     assert_true(written(log, COT_LOG_INFO, &outcome));
+    json_t *line = last_line(in_scratch(pad, "log"), &count);
+    assert_true(json_real_value(json_object_get(line, "seconds")) == 1.23457); // six digits
+    json_decref(line);
     assert_int_equal(rename(in_scratch(pad, "log"), in_scratch(pad, "old")), 0);
     assert_true(written(log, COT_LOG_INFO, &outcome));
     json_decref(last_line(in_scratch(pad, "old"), &count));
@@ -136,6 +141,11 @@ static void test_files(void **state)
         assert_int_equal(errno, ENOSPC);
     }
     cot_access_log_close(log);
+    assert_int_equal(test_descriptors(), open);
+
+    assert_int_equal(cot_access_log_open(&log, "-", &error), COT_OK);
+    cot_access_log_close(log);
+    assert_int_equal(test_descriptors(), open); // standard output is not the log's to close
 }
 
 int main(void)
