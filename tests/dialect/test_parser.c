@@ -148,6 +148,22 @@ static const row rows[] = {
      T("<tool_call>") "note\n" T("<arg_key>") "text" T("</arg_key>") "\n" T("<arg_value>") "ab" T(
          "<arg_key>") "n" T("</arg_key>") T("<arg_value>") "1" T("</arg_value>") T("</tool_call>"),
      "", "note({\"text\": \"ab\", \"n\": 1})", false},
+    // blanks around names are no part of them
+    {"glm-4.5",
+     T("<tool_call>") " note \n" T("<arg_key>") " n\t\n" T("</arg_key>")
+         T("<arg_value>") "1" T("</arg_value>") T("</tool_call>"),
+     "", "note({\"n\": 1})", false},
+    {"qwen3-coder",
+     T("<tool_call>") "<function=note ><parameter= n >1</parameter></function>" T("</tool_call>"), "",
+     "note({\"n\": 1})", false},
+    {"deepseek-v3.1",
+     T("<｜tool▁calls▁begin｜>") T("<｜tool▁call▁begin｜>") "note \t" T("<｜tool▁sep｜>") "{\"n\": 1}" T(
+         "<｜tool▁call▁end｜>") T("<｜tool▁calls▁end｜>"),
+     "", "note({\"n\": 1})", false},
+    {"deepseek-v3.1",
+     T("<｜tool▁calls▁begin｜>") T("<｜tool▁call▁begin｜>") " \tnote " T("<｜tool▁sep｜>") "{\"n\": 1}" T(
+         "<｜tool▁call▁end｜>") T("<｜tool▁calls▁end｜>"),
+     "", "note({\"n\": 1})", false},
     // the name of no argument, or of the value's own, or with an end tag for each, begins none
     {"qwen3-coder",
      T("<tool_call>") "<function=note><parameter=text>\n<parameter=x>\n<parameter=text>\n<parameter=n>1</"
