@@ -25,7 +25,8 @@ static inline bool cot_arena_measures(const cot_arena *arena)
 }
 
 /* The next `count` elements of `size` bytes, 64-aligned and zero; NULL from an arena that measures. An arena that is
- * mapped must be large enough (assert). A product that overflows makes the measure SIZE_MAX. */
+ * mapped must be large enough (assert). A product that overflows makes the measure more than
+ * any memory has. */
 void *cot_arena_take(cot_arena *arena, size_t count, size_t size);
 
 #endif
