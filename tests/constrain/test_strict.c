@@ -110,7 +110,8 @@ static size_t accepted(const cot_constraint *constraint, const vocabulary *v, co
 static const char tide[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"tide\", \"strict\": true, \"parameters\": "
     "{\"type\": \"object\", "
-    "\"properties\": {\"port\": {\"$ref\": \"#/$defs/Port\"}, \"day\": {\"type\": \"integer\", \"minimum\": "
+    "\"properties\": {\"port\": {\"allOf\": [{\"$ref\": \"#/$defs/Port\"}]}, \"day\": {\"type\": "
+    "\"integer\", \"minimum\": "
     "1, \"maximum\": 31}, "
     "\"note\": {\"anyOf\": [{\"type\": \"string\", \"minLength\": 1, \"maxLength\": 4}, {\"type\": "
     "\"null\"}]}}, "
