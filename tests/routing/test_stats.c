@@ -179,7 +179,7 @@ static void test_warnings(void **state)
 {
     (void)state;
     // layer 4: token 0 names expert 1 twice, expert 3 is never used; layer 6: none is
-    const int32_t layers[] = {4, 6}, ids[] = {-1, 3, -1};
+    const int32_t layers[] = {4, 6}, ids[] = {-1, 0, -1};
     const int64_t offsets[] = {0, 3};
     const uint8_t experts[] = {1, 1, 0, 2, 2, 0, 0, 1, 2, 3, 3, 2};
     cot_trace trace = {.model = "m",

@@ -110,12 +110,13 @@ static void test_builder_refuses(void **state)
     (void)state;
     cot_error error;
     cot_trace_builder *builder;
-    const int32_t falling[] = {1, 1}, below[] = {-1, 0};
+    const int32_t falling[] = {1, 1}, below[] = {-1, 0}, late[] = {0, 2, 1};
     assert_refused(cot_trace_builder_open(&builder, "m", 1, NULL, 4, 5, &error), &error, "5 of 4");
     assert_refused(cot_trace_builder_open(&builder, "m", 0, NULL, 4, 2, &error), &error, "0 layers");
     assert_refused(cot_trace_builder_open(&builder, "m", 1, NULL, 65537, 2, &error), &error, "65537");
     assert_refused(cot_trace_builder_open(&builder, "m", 2, falling, 4, 2, &error), &error, "ascending");
     assert_refused(cot_trace_builder_open(&builder, "m", 2, below, 4, 2, &error), &error, "ascending");
+    assert_refused(cot_trace_builder_open(&builder, "m", 3, late, 4, 2, &error), &error, "ascending at '1'");
     assert_int_equal(cot_trace_builder_open(&builder, "m", 2, NULL, 4, 2, &error), COT_OK);
     uint16_t experts[] = {0, 1, 2, 3};
     float weights[] = {0.5f, 0.25f, 1, 0};
