@@ -210,7 +210,7 @@ static void kinds_and_their_refusals(void **state)
         const char *text, *yes, *no, *refusal;
     } cases[] = {
         {COT_CONSTRAINT_REGEX, "[0-9]{3}-[a-z]+", "123-abc", "12-abc", NULL},
-        {COT_CONSTRAINT_REGEX, "(", NULL, NULL, "regex parse error"},
+        {COT_CONSTRAINT_REGEX, "(", NULL, NULL, "regex parse error: unclosed group"},
         {COT_CONSTRAINT_REGEX, "", "", "a", NULL},
         {COT_CONSTRAINT_CHOICE, "[\"yes\", \"no \\\"quoted\\\" \\u00e9\"]", "no \"quoted\" é", "yes no",
          NULL},
