@@ -78,7 +78,7 @@ static int open_ones;
 
 static cot_constraint *open_rising(size_t least)
 {
-    static const int32_t eos[] = {EOS, OTHER_EOS, 9999};
+    static const int32_t eos[] = {EOS, OTHER_EOS, 2000000000}; // the last far behind any mask
     rising *r = calloc(1, sizeof *r);
     *r = (rising){.base = {.table = &table, .words = WORDS, .eos = eos, .eos_count = 3},
                   .least = least,
@@ -112,6 +112,9 @@ static void ends_come_where_a_text_may_end(void **state)
     assert_true(may_come(c, 4) && !may_come(c, 3));
     must_commit(c, OTHER_EOS);
     assert_true(cot_constraint_may_end(c) && may_come(c, EOS) && !may_come(c, 4)); // as long as one likes
+    must_commit(c, EOS);
+    assert_int_equal(cot_constraint_rollback(c, 1, &error), COT_OK); // the first end stands
+    assert_true(may_come(c, EOS) && !may_come(c, 4));
     must_commit(c, EOS);
     assert_int_equal(cot_constraint_rollback(c, 2, &error), COT_OK);
     assert_true(may_come(c, 4) && may_come(c, EOS));
