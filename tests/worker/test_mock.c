@@ -107,6 +107,12 @@ void __wrap_cot_step_reports_put(cot_step_reports *reports, const cot_backend_re
     now.backend->table->state(now.backend, &s);
     for (int home = 0; home < HOMES && checks_homes; home++)
         check_home(&report->home[home], home, s.load.kv_pages / HOMES);
+    for (int home = 0; home < HOMES; home++) { // together they are the worker's
+        s.load.running -= report->home[home].running;
+        s.load.waiting -= report->home[home].waiting;
+    }
+    assert_int_equal(s.load.running, 0);
+    assert_int_equal(s.load.waiting, 0);
     memcpy(now.homes[now.report_count], report->home, sizeof now.homes[0]);
     now.reports[now.report_count++] = *report;
 }
