@@ -1,6 +1,6 @@
 // Linked into every program of tools/mutate's build. gcov writes the counts of a process when it ends by exit: here they are
-// also written where it leaves by _exit or becomes another program. Who is killed leaves the file PID.lost in GCOV_PREFIX,
-// which says that counts are missing there.
+// also written where it leaves by _exit or becomes another program. Who is killed, or may open no more files,
+// leaves the file PID.lost in GCOV_PREFIX, which says that counts are missing there.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -31,15 +31,17 @@ __attribute__((constructor)) static void begin_program(void)
 
 __attribute__((destructor)) static void end(void)
 {
-    if (lost[0]) unlink(lost);
+    if (!lost[0]) return;
+    __gcov_dump(); // gcov's own may come later: who is killed meanwhile has lost something
+    const int file = open(lost, O_WRONLY | O_CLOEXEC);
+    if (file < 0) return; // nor could gcov open its files
+    close(file);
+    unlink(lost);
 }
 
 void _exit(int status)
 {
-    if (lost[0]) {
-        __gcov_dump();
-        end();
-    }
+    end();
     syscall(SYS_exit_group, status);
     __builtin_unreachable();
 }
@@ -48,10 +50,7 @@ int execvp(const char *program, char *const words[])
 {
     int (*become)(const char *, char *const *) =
         (int (*)(const char *, char *const *))dlsym(RTLD_NEXT, "execvp");
-    if (lost[0]) {
-        __gcov_dump();
-        __gcov_reset(); // so that they are written again where there is no such program
-        end();
-    }
+    end();
+    if (lost[0]) __gcov_reset(); // so that counts are written again where there is no such program
     return become(program, words);
 }
