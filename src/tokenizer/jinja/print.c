@@ -25,7 +25,6 @@ void cot_jinja_print_real(char out[32], double real)
     for (; *at != 'e'; at++) // whatever the locale's decimal point is
         if (*at >= '0' && *at <= '9') digits[n++] = *at;
     int exponent = atoi(at + 1);
-    while (n > 1 && digits[n - 1] == '0') n--;
     char *to = out;
     if (signbit(real)) *to++ = '-';
     if (exponent >= -4 && exponent < 16) {
