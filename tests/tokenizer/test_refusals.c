@@ -159,6 +159,23 @@ static void test_other_forms(void **state)
         assert_memory_equal(error.message, says, strlen(says));
         unlink(path);
     }
+    static const char *const endings[][2] = {{"cl100k.tiktoken", "of tiktoken,"},
+                                             {"own.model", "of SentencePiece or tiktoken,"},
+                                             {".tiktoken", NULL},
+                                             {"x.tiktoken.old", NULL},
+                                             {"tiktoken", NULL}};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings;
+         i++) { // files alone: of a folder one is not taken
+        snprintf(path, sizeof path, "%s/%s", folder, endings[i][0]);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs("IQ== 0\n", file);
+        fclose(file);
+        assert_int_equal(cot_tokenizer_open(&tokenizer, path, &error),
+                         endings[i][1] ? COT_UNSUPPORTED : COT_MALFORMED);
+        if (endings[i][1]) assert_non_null(strstr(error.message, endings[i][1]));
+        unlink(path);
+    }
     snprintf(path, sizeof path, "%s/x.gguf", folder);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
