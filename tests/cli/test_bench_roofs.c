@@ -56,6 +56,14 @@ cot_status __wrap_cot_roof_measure(cot_roof *roof, int threads, const char *isa,
     return COT_OK;
 }
 
+static size_t told_cache = 32 << 20;
+
+size_t __wrap_cot_last_level_cache_bytes(void);
+size_t __wrap_cot_last_level_cache_bytes(void)
+{
+    return told_cache;
+}
+
 const cot_engine_info *__real_cot_engine_describe(const cot_engine *engine);
 const cot_engine_info *__wrap_cot_engine_describe(const cot_engine *engine);
 const cot_engine_info *__wrap_cot_engine_describe(const cot_engine *engine)
@@ -234,11 +242,11 @@ static void test_model_buffer(void **state)
     told_bytes = 0;
 }
 
+#define MOE(...) RUN("bench", "moe", "--shape", "64,64,4,2", "--tokens", "8", "--repeat", "5", __VA_ARGS__)
+
 static void test_moe(void **state)
 {
     (void)state;
-    char *line[] = {"bench", "moe", "--shape", "64,64,4,2", "--tokens", "8", "--repeat", "5"};
-#define MOE(...) RUN(line[0], line[1], line[2], line[3], line[4], line[5], line[6], line[7], __VA_ARGS__)
     set_roofs(1e15, 1e15, 1e15, 1e15);
     MOE("--threads", "1");
     assert_null(strstr(c.out, " busy "));
@@ -249,6 +257,21 @@ static void test_moe(void **state)
     assert_non_null(strstr(c.err, "note: 64,64,4,2, 8 tokens, 1 ranks, uniform: faster than the roofs"));
     MOE("--json");
     assert_non_null(strstr(c.err, "are not to be trusted\n"));
+}
+
+/* Where the system does not tell a cache, or tells one of 1 GiB, layers are measured nevertheless. */
+static void test_wrong_caches(void **state)
+{
+    (void)state;
+    const size_t cache = told_cache;
+    set_roofs(1e15, 1e15, 1e15, 1e15);
+    for (int large = 0; large < 2; large++) {
+        told_cache = (size_t)large << 30;
+        MOE("--threads", "2", "--precision", "int8");
+        assert_string_equal(c.err, "");
+        assert_non_null(strstr(c.out, "16 rows to 4 experts"));
+    }
+    told_cache = cache;
 }
 
 static double number(const json_t *row, const char *name)
@@ -382,11 +405,12 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubts),          cmocka_unit_test(test_model),
-        cmocka_unit_test(test_model_over_roof), cmocka_unit_test(test_model_larger_roof),
-        cmocka_unit_test(test_model_buffer),    cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_lost_rank),       cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_named_forms),     cmocka_unit_test(test_kernels_refusals),
+        cmocka_unit_test(test_doubts),           cmocka_unit_test(test_model),
+        cmocka_unit_test(test_model_over_roof),  cmocka_unit_test(test_model_larger_roof),
+        cmocka_unit_test(test_model_buffer),     cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_wrong_caches),     cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_kernels),          cmocka_unit_test(test_named_forms),
+        cmocka_unit_test(test_kernels_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
