@@ -103,9 +103,9 @@ static void tiles_of_128_rows(void **)
 static void tiles_in_the_order_of_slots(void **)
 {
     struct draw draw = {test_seed(), 29, 0};
-    Variant v = variants[7]; // one expert a token,
-    v.experts = 3;           // which has about 170
-    struct world w = world_on(&cot_cuda_bulk_operator, v, 510, &draw);
+    Variant v = variants[7];
+    v.experts = v.top_k = 35; // more slots than a warp has lanes, of two tiles each
+    struct world w = world_on(&cot_cuda_bulk_operator, v, 130, &draw);
     const struct plan p = plan_even(&w, 1);
     const Ready ready(test_seed(), 6, true);
     struct outcome *const found = world_run(&w, &p);
@@ -114,7 +114,7 @@ static void tiles_in_the_order_of_slots(void **)
     const cot::fused_rank &rank =
         ready.device.many_call.ranks[0]; // memory that was given back, and is as it was
     const int tiles = static_cast<int>(rank.state->next);
-    assert_true(tiles > 3);
+    assert_int_equal(tiles, 2 * 35);
     std::vector<bool> seen(static_cast<size_t>(tiles));
     for (int i = 0; i < tiles; i++) {
         const int tile = rank.lane_tile[i];
