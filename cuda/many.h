@@ -168,7 +168,7 @@ template <int COLUMNS> struct many_engine {
             /* Sums pass through shared memory, each read by the thread that wrote it, so that what is done with one is there once in the code. */
             COT_ONE_BY_ONE
             for (int part = 0; part < N / 2 / PART; part++) {
-                /* Beside the sums there is no register for what can be worked out anew. */
+                /* Worked out anew, so that it stands in no register while tiles are multiplied. */
                 const int number = thread_number(),
                           row = number / 128 * 64 + number % 128 / 32 * 16 + number % 32 / 4,
                           column = 8 * part * (PART / 4) + number % 4 * 2;

@@ -4,7 +4,7 @@
 program=$1
 info=$("$program" info | grep '^cuda  ') || exit 1
 case $info in
-*'kernels for compute capability 8.x, 9.x, 10.x, 12.x; a device is there') exit 77 ;;
+*'kernels for compute capability 8.x, 9.x, 10.x, 12.x; '*' multiplies in tiles of '*) exit 77 ;;
 *'kernels for compute capability 8.x, 9.x, 10.x, 12.x; '*) ;;
 *) echo "info: $info" && exit 1 ;;
 esac
