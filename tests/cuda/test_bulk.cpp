@@ -205,6 +205,31 @@ static void who_has_no_tiles_of_128_rows(void **)
     world_free(&w);
 }
 
+/* What lies behind a layer's slots are its maps, not one slot more. */
+static void a_slot_behind_the_last(void **)
+{
+    const Ready ready(test_seed(), 6, true);
+    cot_moe_options options = {};
+    options.expert.type = options.combine_type = COT_BF16;
+    options.expert.activation = COT_FFN_GELU;
+    options.expert.hidden = options.expert.intermediate = 8; // a slot is as large as two maps
+    options.experts = options.slots = 4;
+    options.top_k = options.tokens = 1;
+    cot_cuda_group *group = nullptr;
+    cot_error error = {};
+    assert_int_equal(cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::bulk, &options, 1, &error),
+                     COT_OK);
+    cot_moe_layer layer = {};
+    layer.slots = 64;
+    const std::vector<unsigned char> slots(5 * sizeof(cot::tile_map[2]));
+    assert_int_equal(cot_cuda_weights.slot_bytes(&options.expert), sizeof(cot::tile_map[2]));
+    assert_int_equal(cot_cuda_group_keep(group, &layer, COT_MOE_ALL_SLOTS, 0, slots.data(), &error), COT_OK);
+    assert_int_equal(ready.device.maps, 2);
+    assert_int_equal(cot_cuda_group_keep(group, &layer, 3, 0, slots.data(), &error), COT_OK);
+    assert_int_equal(cot_cuda_group_keep(group, &layer, 4, 0, slots.data(), &error), COT_INVALID_ARGUMENT);
+    cot_cuda_group_close(group);
+}
+
 /* Each word of the tiles of 128 rows that is gone is found by the layers that an operator is opened with. */
 static void the_self_test_of_128_rows(void **)
 {
@@ -281,6 +306,7 @@ int main(void)
         cmocka_unit_test(tiles_in_the_order_of_slots),
         cmocka_unit_test(tokens_pick_the_tiles),
         cmocka_unit_test(who_has_no_tiles_of_128_rows),
+        cmocka_unit_test(a_slot_behind_the_last),
         cmocka_unit_test(the_self_test_of_128_rows),
         cmocka_unit_test(every_variant),
         cmocka_unit_test(many_tokens),
