@@ -52,7 +52,7 @@ typedef struct cot_prefix_snapshot_list {
 } cot_prefix_snapshot_list;
 
 /* Which snapshots stay is a segmented LRU: all that are on probation go before any that is protected. Ends of texts are protected from
- * the beginning, marks on the way of a prompt when a text goes on from them. When a text that went on from a snapshot has an end of its
+ * the beginning, and so is where a text leaves one that began alike; marks on the way of a prompt when a text goes on from them. When a text that went on from a snapshot has an end of its
  * own, that snapshot and those before it are of an older turn, and on probation, but for those that two texts or more pass: a
  * beginning that conversations share. So one long prompt, or many turns, take one or two protected places. */
 typedef struct cot_prefix_snapshots {
@@ -65,6 +65,7 @@ typedef struct cot_prefix_snapshots {
 
 typedef enum cot_prefix_snapshot_kind {
     COT_SNAPSHOT_MARK, /* on the way of a text */
+    COT_SNAPSHOT_FORK, /* on the way of a text, where blocks of another that began alike end */
     COT_SNAPSHOT_END,  /* of a prompt, or of what was generated so far */
 } cot_prefix_snapshot_kind;
 

@@ -17,7 +17,7 @@ int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t 
 int64_t cot_scheduler_step_states(int64_t step_tokens, int64_t sequences, int64_t snapshots)
 {
     const int64_t rows = sequences < step_tokens ? sequences : step_tokens;
-    return snapshots ? 4 * rows + step_tokens / COT_SNAPSHOT_TOKENS : 0;
+    return snapshots ? 5 * rows + step_tokens / COT_SNAPSHOT_TOKENS : 0;
 }
 
 cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limits, cot_error *error)
@@ -307,6 +307,16 @@ static bool begins(cot_scheduler *s, const cot_request_state *r, int32_t *node, 
     return !s->active_count;
 }
 
+/* Finds where the prompt leaves those that begin alike, or where it was preempted: so far there are blocks. */
+static void find_fork(cot_scheduler *s, cot_request_state *r)
+{
+    const cot_prefix_root root = root_of(s, r);
+    int64_t blocks;
+    if (!s->limits.snapshots || r->all_logits) return;
+    cot_prefix_match(&s->prefix, &root, r->tokens, r->prompt_tokens - 1, &blocks);
+    r->fork = blocks > r->found ? blocks * s->limits.block : 0;
+}
+
 cot_request_state *cot_scheduler_admit(cot_scheduler *s)
 {
     cot_request_state *oldest[COT_OVERLAP_WINDOW];
@@ -326,6 +336,7 @@ cot_request_state *cot_scheduler_admit(cot_scheduler *s)
     r->row = s->free_rows[--s->free_row_count];
     s->active[s->active_count++] = s->by_row[r->row] = r;
     begin_with(s, r, node, blocks);
+    find_fork(s, r);
     cot_scheduler_weigh_text(s, r);
     if (r->told < r->fed) r->told = r->fed; // also of one that is preempted before it is fed
     if (!r->admissions++ && !r->all_logits) {
@@ -428,8 +439,8 @@ static bool is_kept_at(const cot_scheduler *s, const cot_request_state *r, int64
     *kind = COT_SNAPSHOT_END;
     if (position >= r->prompt_tokens) return position + block > end; // the span's last
     if (position + block >= r->prompt_tokens) return true;
-    *kind = COT_SNAPSHOT_MARK;
-    return position % COT_SNAPSHOT_TOKENS == 0;
+    *kind = position == r->fork ? COT_SNAPSHOT_FORK : COT_SNAPSHOT_MARK;
+    return position == r->fork || position % COT_SNAPSHOT_TOKENS == 0;
 }
 
 static void copy_state(cot_scheduler *s, const cot_request_state *r, int64_t position, int32_t snapshot,
@@ -466,7 +477,7 @@ static void take_states(cot_scheduler *s, cot_request_state *r, const cot_span *
     for (int64_t p = end / block * block; p > span->position; p -= block) {
         cot_prefix_snapshot_kind kind;
         if (!is_kept_at(s, r, p, end, &kind)) continue;
-        const int32_t to = cot_prefix_take_snapshot(&s->prefix, kind == COT_SNAPSHOT_END || !has_any);
+        const int32_t to = cot_prefix_take_snapshot(&s->prefix, kind != COT_SNAPSHOT_MARK || !has_any);
         has_any = true;
         if (to >= 0) copy_state(s, r, p, to, false);
     }

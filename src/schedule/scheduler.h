@@ -42,6 +42,7 @@ typedef struct cot_request_state {
     int32_t node;    // of the prefix cache: the last whole block that it holds; -1: none
     int64_t blocks;  // how many whole blocks it holds
     int64_t found;   // how many of them were there when it became active
+    int64_t fork;    // tokens of its prompt that blocks held then, and no snapshot; 0: none
     int32_t resumes; // the snapshot that its first span goes on from; -1: none
     int32_t passing; // the node with the last snapshot behind its prompt, which the next replaces; -1: none
     bool alone;      // it holds no blocks any more, nor lets others have its own
@@ -119,8 +120,8 @@ typedef struct cot_scheduler {
 /* Most maps of a step: pages of its tokens, a row's first each time; and what sequences of up to `context` tokens find. */
 int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t context, int64_t block);
 
-/* Snapshots are taken in prompts every so many tokens, at a prompt's last whole block, and behind it at each block, of which the
- * last one stays. */
+/* Snapshots are taken in prompts every so many tokens, where they leave what others' blocks hold, at a prompt's last whole block, and
+ * behind it at each block, of which the last one stays. */
 enum { COT_SNAPSHOT_TOKENS = 1024 };
 /* Most copies of a step: from a snapshot for each sequence, and to those. 0 without snapshots. */
 int64_t cot_scheduler_step_states(int64_t step_tokens, int64_t sequences, int64_t snapshots);

@@ -211,7 +211,7 @@ static void turns_compute_what_is_new(void **state)
     struct world *w = calloc(1, sizeof *w);
     assert_non_null(w);
     uint64_t seed = test_seed();
-    const cot_scheduler_limits limits = limits_of(512, PAGES, 16, 6, 1);
+    const cot_scheduler_limits limits = limits_of(512, PAGES, 16, 8, 1);
     assert_int_equal(cot_scheduler_open(&w->s, &limits, NULL), COT_OK);
     int32_t *ids = w->text[0];
     for (int i = 0; i < LONGEST; i++) ids[i] = (int32_t)(draw(&seed) % 50);
@@ -396,16 +396,80 @@ static void a_mark_that_was_hit_stays(void **state)
     int32_t *ids = random_ids(LONG, &seed), *turned = random_ids(LONG, &seed),
             *third = random_ids(LONG, &seed);
     memcpy(turned, ids, SHARED * sizeof *ids);
-    struct world *w = open_long(512, 200, 4);
+    struct world *w = open_long(512, 200, 5);
     say(w, ids, LONG, 0);
     assert_int_equal(say(w, turned, LONG, 0), MARK);
     say(w, third, LONG, 0);
     assert_true(is_kept(w, ids, MARK) && is_kept(w, ids, 2080) && is_kept(w, turned, 2080));
-    assert_true(is_kept(w, third, 2080));
+    assert_true(is_kept(w, turned, 1488) && is_kept(w, third, 2080)); // where it turned
     close_long(w);
     free(ids);
     free(turned);
     free(third);
+}
+
+/* Texts that begin alike, less than a mark's distance long: the second leaves a snapshot where it leaves the first, from which the
+ * third goes on. It stays where a third did, and goes for a mark where it is an older turn of the second alone. */
+static void forks_are_found(void **state)
+{
+    (void)state;
+    enum { LONG = 5000, SHARED = 506, FORK = 496, TEXT = 586, MOST = 4 };
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(LONG, &seed), *texts[MOST];
+    for (int i = 0; i < MOST; i++) {
+        texts[i] = random_ids(TEXT + 96, &seed);
+        memcpy(texts[i], texts[0], SHARED * sizeof(int32_t));
+    }
+    for (int count = 2; count <= MOST; count++)
+        for (int turns = 1; turns <= 2; turns++) {
+            struct world *w = open_long(200, 250, count + turns + 1); // one is free when the long text comes
+            for (int i = 0; i < count; i++) assert_int_equal(say(w, texts[i], TEXT, 0), i < 2 ? 0 : FORK);
+            if (turns > 1) assert_int_equal(say(w, texts[1], TEXT + 96, 0), 576);
+            assert_int_equal(w->s.prefix.snapshots.kept, count + turns);
+            assert_int_equal(w->s.prefix.snapshots.evicted, 0);
+            say(w, ids, LONG, 0);
+            assert_int_equal(is_kept(w, texts[1], FORK), turns == 1 || count > 2);
+            for (int i = 2; i < count; i++) assert_true(is_kept(w, texts[i], 576));
+            close_long(w);
+        }
+    for (int i = 0; i < MOST; i++) free(texts[i]);
+    free(ids);
+}
+
+/* One that is preempted in its prompt, shorter than a mark's distance, leaves a snapshot where that was when it comes there again. */
+static void where_it_was_preempted_is_a_fork(void **state)
+{
+    (void)state;
+    enum { FIRST = 1500, FIRST_LIMIT = 1560, LATER = 900, FULL = 39 }; // pages: both prompts'
+    uint64_t seed = test_seed();
+    int32_t *ids = random_ids(LATER, &seed), *others = random_ids(FIRST, &seed);
+    struct world *w = open_long(20, FULL, 8);
+    cot_request request;
+    cot_request_init(&request);
+    request.prompt = others;
+    request.prompt_tokens = FIRST;
+    cot_request_state *first = cot_scheduler_submit(&w->s, &request, FIRST_LIMIT, 0, 0);
+    request.prompt = ids;
+    request.prompt_tokens = LATER;
+    cot_request_state *later = cot_scheduler_submit(&w->s, &request, LATER + 1, 0, 0);
+    assert_true(first && later);
+    while (later->fed < LATER) {
+        while (cot_scheduler_admit(&w->s)) {}
+        const cot_step step = cot_scheduler_plan(&w->s);
+        run(w, &step);
+        for (int32_t i = 0; i < step.spans; i++) {
+            cot_request_state *r = w->s.by_row[step.span[i].sequence];
+            cot_scheduler_fed(&w->s, r, step.span[i].tokens);
+            if (r == first && r->fed == r->known && r->known < r->limit) r->tokens[r->known++] = 1;
+            if (r == first && r->fed == r->limit) cot_scheduler_release(&w->s, r);
+        }
+    }
+    assert_int_equal(w->s.preemptions, 1);
+    assert_true(later->fork > LATER / 2 && later->fork < LATER - 16);
+    assert_true(is_kept(w, ids, later->fork));
+    close_long(w);
+    free(ids);
+    free(others);
 }
 
 int main(void)
@@ -417,6 +481,8 @@ int main(void)
                                        cmocka_unit_test(turns_take_the_places_of_older_ones),
                                        cmocka_unit_test(a_prompt_has_a_mark_on_its_way),
                                        cmocka_unit_test(shared_beginnings_stay),
-                                       cmocka_unit_test(a_mark_that_was_hit_stays)};
+                                       cmocka_unit_test(a_mark_that_was_hit_stays),
+                                       cmocka_unit_test(forks_are_found),
+                                       cmocka_unit_test(where_it_was_preempted_is_a_fork)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
