@@ -438,9 +438,10 @@ static bool is_kept_at(const cot_scheduler *s, const cot_request_state *r, int64
     const int64_t block = s->limits.block;
     *kind = COT_SNAPSHOT_END;
     if (position >= r->prompt_tokens) return position + block > end; // the span's last
-    if (position + block >= r->prompt_tokens) return true;
+    const int64_t last = (r->prompt_tokens - COT_SNAPSHOT_TAIL) / block * block;
+    if (position == last) return true;
     *kind = position == r->fork ? COT_SNAPSHOT_FORK : COT_SNAPSHOT_MARK;
-    return position == r->fork || position % COT_SNAPSHOT_TOKENS == 0;
+    return position < last && (position == r->fork || position % COT_SNAPSHOT_TOKENS == 0);
 }
 
 static void copy_state(cot_scheduler *s, const cot_request_state *r, int64_t position, int32_t snapshot,

@@ -120,9 +120,10 @@ typedef struct cot_scheduler {
 /* Most maps of a step: pages of its tokens, a row's first each time; and what sequences of up to `context` tokens find. */
 int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t context, int64_t block);
 
-/* Snapshots are taken in prompts every so many tokens, where they leave what others' blocks hold, at a prompt's last whole block, and
- * behind it at each block, of which the last one stays. */
-enum { COT_SNAPSHOT_TOKENS = 1024 };
+/* Snapshots are taken in prompts every so many tokens, where they leave what others' blocks hold, at the last whole block that ends
+ * COT_SNAPSHOT_TAIL tokens or more before a prompt's end, and behind it at each block, of which the last one stays. What a chat
+ * template ends a prompt with, "<think>\n", is often not in what it makes of the same turn later: it is in the tail. */
+enum { COT_SNAPSHOT_TOKENS = 1024, COT_SNAPSHOT_TAIL = 8 };
 /* Most copies of a step: from a snapshot for each sequence, and to those. 0 without snapshots. */
 int64_t cot_scheduler_step_states(int64_t step_tokens, int64_t sequences, int64_t snapshots);
 

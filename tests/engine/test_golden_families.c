@@ -127,7 +127,9 @@ static void compare_ids(struct answers *a, const char *name)
     generate(a, engine);
     generate(a, engine);
     cot_engine_get_load(engine, &load);
-    assert_int_equal(load.hit_tokens, 16 + 64); // all whole blocks of prompts of 24 and 70
+    // all whole blocks of prompts of 24 and 70; where layers have states, those that end 8 tokens before
+    const bool has_states = strstr(name, "qwen3-next") || strstr(name, "qwen3-5");
+    assert_int_equal(load.hit_tokens, has_states ? 16 + 48 : 16 + 64);
     assert_int_equal(load.preemptions, 0);
     cot_engine_close(engine);
     s.kv_tokens = 256, s.step_tokens = 11, s.block_tokens = 0, s.attention = "dp", s.ranks = 1;

@@ -216,17 +216,17 @@ static void turns_compute_what_is_new(void **state)
     int32_t *ids = w->text[0];
     for (int i = 0; i < LONGEST; i++) ids[i] = (int32_t)(draw(&seed) % 50);
     assert_int_equal(say(w, ids, 100, 20), 0);
-    assert_int_equal(w->s.prefix.snapshots.kept, 2); // behind 96 and 112 tokens, not 16, 32 ...
-    assert_int_equal(say(w, ids, 100, 20), 96);      // the same again
+    assert_int_equal(w->s.prefix.snapshots.kept, 2); // behind 80 and 112 tokens, not 16, 32 ...
+    assert_int_equal(say(w, ids, 100, 20), 80);      // the same again
     assert_int_equal(w->s.prefix.snapshots.kept, 2);
     assert_int_equal(say(w, ids, 150, 5), 112); // of 119 that were fed
-    assert_int_equal(say(w, ids, 1300, 1), 144);
-    assert_int_equal(say(w, ids, 1298, 1), 1296); // the prompt's last whole block
-    assert_int_equal(say(w, ids, 1290, 1), 1024); // no snapshot between
+    assert_int_equal(say(w, ids, 1300, 1), 128);
+    assert_int_equal(say(w, ids, 1298, 1), 1280); // the prompt's last whole block but its tail
+    assert_int_equal(say(w, ids, 1270, 1), 1024); // no snapshot between
     ids[1100] = -1;
     assert_int_equal(say(w, ids, 1200, 1), 1024);
     ids[1020] = -1;
-    assert_int_equal(say(w, ids, 1200, 1), 144);
+    assert_int_equal(say(w, ids, 1200, 1), 144); // where 1,300 left 150
     cot_scheduler_close(&w->s);
     free(w);
 }
@@ -440,7 +440,7 @@ static void forks_are_found(void **state)
 static void where_it_was_preempted_is_a_fork(void **state)
 {
     (void)state;
-    enum { FIRST = 1500, FIRST_LIMIT = 1560, LATER = 900, FULL = 39 }; // pages: both prompts'
+    enum { FIRST = 1500, FIRST_LIMIT = 1560, LATER = 908, FULL = 39 }; // pages: both prompts'
     uint64_t seed = test_seed();
     int32_t *ids = random_ids(LATER, &seed), *others = random_ids(FIRST, &seed);
     struct world *w = open_long(20, FULL, 8);
@@ -472,6 +472,26 @@ static void where_it_was_preempted_is_a_fork(void **state)
     free(others);
 }
 
+/* A next turn that has not the last tokens of the prompt before goes on from its last block but those. */
+static void ends_leave_the_tail_out(void **state)
+{
+    (void)state;
+    enum { TURN = 300 };
+    uint64_t seed = test_seed();
+    for (int64_t prompt = 96; prompt < 96 + 16; prompt++) {
+        int32_t *ids = random_ids(prompt + 21, &seed), *next = random_ids(TURN, &seed);
+        struct world *w = open_long(512, PAGES, 6);
+        say(w, ids, prompt, 20);
+        memcpy(next, ids, (size_t)(prompt - COT_SNAPSHOT_TAIL) * sizeof *ids);
+        next[prompt - COT_SNAPSHOT_TAIL] = -1;
+        assert_int_equal(say(w, next, TURN, 0), prompt < 96 + COT_SNAPSHOT_TAIL ? 80 : 96);
+        assert_int_equal(say(w, ids, prompt + 21, 0), (prompt + 20) / 16 * 16); // behind the answer
+        close_long(w);
+        free(ids);
+        free(next);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_go_on_from_their_own),
@@ -483,6 +503,7 @@ int main(void)
                                        cmocka_unit_test(shared_beginnings_stay),
                                        cmocka_unit_test(a_mark_that_was_hit_stays),
                                        cmocka_unit_test(forks_are_found),
-                                       cmocka_unit_test(where_it_was_preempted_is_a_fork)};
+                                       cmocka_unit_test(where_it_was_preempted_is_a_fork),
+                                       cmocka_unit_test(ends_leave_the_tail_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
