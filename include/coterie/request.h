@@ -128,10 +128,11 @@ typedef struct cot_engine_load {
     int64_t waiting, running;        /* requests */
     int64_t kv_pages, kv_pages_free; /* of 64 positions; free: those too that only keep blocks */
     int64_t cached_blocks;           /* of block_tokens */
+    int64_t cached_states;           /* behind some of those, where layers have a state in place of keys */
     /* Since the engine was opened: tokens of prompts when first admitted, without output_tokens and without those of requests
      * with all_logits, and how many of them were found; requests that started over for want of pages; blocks that went for
-     * want of room. */
-    uint64_t queried_tokens, hit_tokens, preemptions, evicted_blocks;
+     * want of room; states that went for other states. */
+    uint64_t queried_tokens, hit_tokens, preemptions, evicted_blocks, evicted_states;
     int64_t steps; /* since then */
     /* Of those, by tokens: classes of at most 1, 2, 4 and so on to 2^14 tokens, and of more. */
     uint64_t steps_of[COT_STEP_CLASSES], step_tokens; /* step_tokens: of all steps */

@@ -218,6 +218,11 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
               "Time between tokens that prompts may stretch steps to; 0: none.", (double)l->tbt_ns / 1e9);
     write_one(&w, "coterie:kv_cached_blocks", "gauge", "Blocks of tokens that the prefix cache knows.",
               (double)l->cached_blocks);
+    write_one(&w, "coterie:cached_states", "gauge",
+              "States of texts' beginnings that are kept, where layers have a state in place of keys.",
+              (double)l->cached_states);
+    write_one(&w, "coterie:cached_states_evicted_total", "counter", "Those of them that went for others.",
+              (double)l->evicted_states);
     if (!state->publishes_cache) return;
     write_one(&w, "coterie:kv_event_batches_total", "counter", "Batches of events of the KV cache published.",
               (double)state->cache_batches);

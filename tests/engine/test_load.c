@@ -166,6 +166,7 @@ static void loads_are_what_they_are_called(void **state)
     s->waiting_count = 2, s->active_count = 3;
     s->pool = (cot_page_pool){.pages = 600, .open = 500, .free_pages = 70, .idle_pages = 11};
     s->prefix.nodes = 13, s->prefix.evicted = 17;
+    s->prefix.snapshots.kept = 19, s->prefix.snapshots.evicted = 23;
     s->queried_tokens = 1900, s->hit_tokens = 230, s->preemptions = 29, s->waited_steps = 31;
     s->limits.target_ns = 37;
     s->cost.predicted_ns = 41.5, s->cost.observed_ns = 43.25, s->cost.error = 0.125;
@@ -179,6 +180,7 @@ static void loads_are_what_they_are_called(void **state)
     assert_true(l.waiting == 2 && l.running == 3 && l.kv_pages == 500 && l.kv_pages_free == 81);
     assert_true(l.cached_blocks == 13 && l.evicted_blocks == 17 && l.queried_tokens == 1900 &&
                 l.hit_tokens == 230);
+    assert_true(l.cached_states == 19 && l.evicted_states == 23);
     assert_true(l.preemptions == 29 && l.waited_steps == 31 && l.tbt_ns == 37 && l.steps == 47);
     assert_true(l.step_tokens == 643 && l.ended_restarts == 61);
     for (uint64_t i = 0; i < COT_RESTART_CLASSES; i++) assert_int_equal(l.ended[i], 6700 + i);
