@@ -94,6 +94,16 @@ static const switch_field switches[] = {
     {"include_reasoning", AT(include_reasoning)},
 };
 
+/* Whether the number that is said under llama.cpp's name, and under ours too, is one. Both have been read. */
+static bool check_both_names(const cot_api_request *r, const char *theirs, const char *ours,
+                             cot_api_error *error)
+{
+    const json_t *one = cot_api_get(r->json, theirs), *other = cot_api_get(r->json, ours);
+    return !one || !other || json_number_value(one) == json_number_value(other) ||
+           cot_api_fail(error, 400, "invalid_value", theirs, "'%s' is %.10g, '%s' is %.10g: they are one field",
+                        theirs, json_number_value(one), ours, json_number_value(other));
+}
+
 static bool read_simple(cot_api_request *r, cot_api_error *error)
 {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -106,6 +116,7 @@ static bool read_simple(cot_api_request *r, cot_api_error *error)
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
         if (!cot_api_get_bool((bool *)((char *)r + switches[i].offset), r->json, switches[i].name, error))
             return false;
+    if (!check_both_names(r, "repeat_penalty", "repetition_penalty", error)) return false;
     if (r->sampling.top_k < 0) r->sampling.top_k = 0;
     int64_t seed = 0;
     if (!cot_api_get_integer(&seed, r->json, "seed", INT64_MIN, INT64_MAX, error)) return false;
@@ -265,14 +276,19 @@ static bool read_max_tokens(cot_api_request *r, cot_api_error *error)
     const int64_t least = r->kind == COT_API_CHAT ? 1 : 0;
     // llama.cpp's name, of which -1 and -2 are as many as there may be
     if (!cot_api_get_integer(&r->max_tokens, r->json, "n_predict", -2, INT32_MAX, error)) return false;
-    if (r->max_tokens < 0)
+    const bool bounds = r->max_tokens >= 0;
+    if (!bounds)
         r->max_tokens = -1;
     else if (r->max_tokens < least)
         return cot_api_fail(error, 400, "invalid_value", "n_predict",
                             "'n_predict' is 0, it must be 1 or more");
-    if (!cot_api_get_integer(&r->max_tokens, r->json, "max_tokens", least, INT32_MAX, error)) return false;
-    return r->kind != COT_API_CHAT ||
-           cot_api_get_integer(&r->max_tokens, r->json, "max_completion_tokens", least, INT32_MAX, error);
+    const bool is_chat = r->kind == COT_API_CHAT;
+    if (!cot_api_get_integer(&r->max_tokens, r->json, "max_tokens", least, INT32_MAX, error) ||
+        (is_chat &&
+         !cot_api_get_integer(&r->max_tokens, r->json, "max_completion_tokens", least, INT32_MAX, error)))
+        return false;
+    return !bounds || (check_both_names(r, "n_predict", "max_tokens", error) &&
+                       (!is_chat || check_both_names(r, "n_predict", "max_completion_tokens", error)));
 }
 
 /* The tokens whose chances are told in place of the likeliest. */

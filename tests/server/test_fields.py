@@ -90,12 +90,21 @@ class Fields(Shared):
 
     def test_other_names(self):
         self.assertEqual(len(self.ids(max_tokens=None, n_predict=5)), 5)
-        self.assertEqual(len(self.ids(n_predict=5)), 12)  # max_tokens is said too
+        self.assertEqual(len(self.ids(n_predict=12)), 12)  # max_tokens says the same
+        self.assertEqual(len(self.ids(n_predict=-1)), 12)  # which bounds nothing
+        for chat in ({}, {"path": "/v1/chat/completions"}):
+            self.refused("n_predict", **chat, n_predict=5)
+            self.refused("repeat_penalty", **chat, repeat_penalty=1.1, repetition_penalty=1.7)
+            self.refused("repeat_penalty", **chat, repeat_penalty=1, repetition_penalty=1.7)
+        self.refused("n_predict", "/v1/chat/completions", n_predict=5, max_tokens=None, max_completion_tokens=6)
+        self.assertEqual(len(self.ids(n_predict=0, max_tokens=0)), 0)
+        self.refused("n_predict", n_predict=0)
         self.assertEqual(self.ids(max_tokens=None, n_predict=-1), self.ids(max_tokens=None))
         self.refused("n_predict", n_predict=-3)
         self.refused("n_predict", "/v1/chat/completions", n_predict=0, max_tokens=None)
         text = {"prompt": "a a a a a a a a", "max_tokens": 20}
         self.assertEqual(self.ids(**text, repeat_penalty=1.7), self.ids(**text, repetition_penalty=1.7))
+        self.assertEqual(self.ids(**text, repeat_penalty=1.7, repetition_penalty=1.7), self.ids(**text, repetition_penalty=1.7))
         self.assertNotEqual(self.ids(**text, repeat_penalty=1.7), self.ids(**text))
         self.assertEqual(self.ids(**text, repeat_penalty=1.7, repeat_last_n=-1), self.ids(**text, repeat_penalty=1.7))
         self.refused("repeat_last_n", repeat_penalty=1.7, repeat_last_n=64)
