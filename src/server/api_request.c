@@ -380,6 +380,9 @@ static bool check_part(const json_t *part, size_t index, cot_api_error *error)
         return cot_api_fail(error, 400, "unsupported_parameter", "messages",
                             "messages[%zu] has content of type '%s', which is not supported", index,
                             json_string_value(type));
+    if (cot_api_is_text(type, "refusal") && !json_is_string(json_object_get(part, "refusal")))
+        return cot_api_fail(error, 400, "invalid_value", "messages",
+                            "messages[%zu] has a part of type 'refusal' without its text", index);
     return true;
 }
 
@@ -406,6 +409,26 @@ static bool check_message(const json_t *message, size_t index, cot_api_error *er
     return true;
 }
 
+/* Makes a refusal, as OpenAI's clients send back what they were told, text of its message: a part among the parts of `content`,
+ * or a member beside none. False: memory ran out. */
+static bool tell_refusals(json_t *messages)
+{
+    size_t i, j;
+    json_t *message, *part;
+    bool good = true;
+    json_array_foreach(messages, i, message)
+    {
+        json_t *content = cot_api_get(message, "content"), *refusal = cot_api_get(message, "refusal");
+        if (!content && json_is_string(refusal)) good = good && !json_object_set(message, "content", refusal);
+        if (!json_is_array(content)) continue;
+        json_array_foreach(content, j, part) if (cot_api_is_text(json_object_get(part, "type"), "refusal"))
+            good = good && !json_array_set_new(content, j,
+                                               json_pack("{s:s,s:O}", "type", "text", "text",
+                                                         json_object_get(part, "refusal")));
+    }
+    return good;
+}
+
 /* What the template is given: messages, and what goes with them. */
 static bool read_conversation(cot_api_request *r, cot_api_error *error)
 {
@@ -420,7 +443,8 @@ static bool read_conversation(cot_api_request *r, cot_api_error *error)
     if (kwargs && !json_is_object(kwargs))
         return cot_api_mistyped(error, "chat_template_kwargs", kwargs, "an object");
 
-    r->conversation = json_pack("{s:o}", "messages", cot_api_tool_messages(messages));
+    if (tell_refusals(messages))
+        r->conversation = json_pack("{s:o}", "messages", cot_api_tool_messages(messages));
     json_t *variables = kwargs ? json_copy((json_t *)kwargs) : json_object();
     const char *effort = NULL;
     bool good = r->conversation && variables;

@@ -118,6 +118,33 @@ class Fields(Shared):
             self.refused("input_ids", prompt=None, input_ids=bad)
         self.refused("input_ids", "/v1/chat/completions", input_ids=tokens)
 
+    def test_refusals_in_messages(self):
+        """They are text of what was said, as a part and as a member beside no content."""
+        def prompt(**said):
+            messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", **said}, {"role": "user", "content": "Why?"}]
+            status, answer = self.server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "return_token_ids": True})
+            self.assertEqual(status, 200, answer)
+            tokenized = self.server.post("/tokenize", {"messages": messages})[1]["tokens"]
+            self.assertEqual(answer["prompt_token_ids"], tokenized)
+            return tokenized
+
+        def part(text, kind="text"):
+            return {"type": kind, kind: text}
+
+        plain = prompt(content="I will not.")
+        self.assertNotEqual(plain, prompt(content=None))
+        self.assertEqual(prompt(content=[part("I will not.", "refusal")]), plain)
+        self.assertEqual(prompt(content=[part("I will"), part(" not.", "refusal")]), prompt(content=[part("I will"), part(" not.")]))
+        for nothing in ({"content": None}, {}):
+            self.assertEqual(prompt(**nothing, refusal="I will not."), plain)
+        self.assertEqual(prompt(content="I will not.", refusal=None), plain)
+        self.assertEqual(prompt(content="I will not.", refusal="No."), plain)
+        for wrong in (None, 5, ["no"]):
+            body = {"messages": [{"role": "assistant", "content": [part(wrong, "refusal")]}]}
+            status, answer = self.server.post("/v1/chat/completions", body)
+            self.assertEqual((status, answer["error"]["param"]), (400, "messages"))
+            self.assertIn("'refusal'", answer["error"]["message"])
+
     def test_sides_of_truncation(self):
         tokens = self.server.post("/tokenize", {"prompt": "One two three four five six seven"})[1]["tokens"]
         for side, kept in ((None, tokens[-4:]), ("left", tokens[-4:]), ("right", tokens[:4])):
