@@ -1,4 +1,5 @@
 #include "cli/frame/command.h"
+#include "cli/frame/margin.h"
 #include "cli/frame/progress.h"
 #include "cli/frame/terminal.h"
 #include "coterie/start.h"
@@ -33,10 +34,21 @@ bool cli_is_other_rank(void)
 
 static void tell_complaint(const char *line)
 {
+    static const char name[] = "coterie: ";
     const bool warning = !strncmp(line, "warning: ", 9);
+    const char *begin = warning ? cli_colour_on(stderr, CLI_COLOUR_YELLOW) : "",
+               *end = warning ? cli_colour_on(stderr, CLI_COLOUR_NONE) : "";
+    cli_margin m;
     cli_progress_make_way();
-    fprintf(stderr, "coterie: %s%s%s\n", warning ? cli_colour_on(stderr, CLI_COLOUR_YELLOW) : "", line,
-            warning ? cli_colour_on(stderr, CLI_COLOUR_NONE) : "");
+    cli_margin_begin(&m, stderr);
+    if (!m.columns) { // one write, so that lines of several processes stay whole
+        fprintf(stderr, "%s%s%s%s\n", name, begin, line, end);
+        return;
+    }
+    cli_margin_write(&m, name, strlen(name));
+    fputs(begin, stderr); // a colour has no width
+    cli_margin_write(&m, line, strlen(line));
+    fprintf(stderr, "%s\n", end);
 }
 
 int cli_complain(const char *format, ...)

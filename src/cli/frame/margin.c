@@ -3,6 +3,7 @@
 #include "cli/frame/terminal.h"
 
 #include <locale.h>
+#include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <wchar.h>
@@ -104,4 +105,16 @@ void cli_margin_write(cli_margin *m, const char *text, size_t bytes)
     }
     uselocale(before);
     freelocale(widths);
+}
+
+void cli_margin_print(FILE *file, const char *format, ...)
+{
+    char text[4096];
+    cli_margin m;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    cli_margin_begin(&m, file);
+    cli_margin_write(&m, text, strlen(text));
 }

@@ -23,6 +23,9 @@ void cli_margin_begin(cli_margin *m, FILE *file);
 /* Writes UTF-8 in whole characters. The caller flushes the file. */
 void cli_margin_write(cli_margin *m, const char *text, size_t bytes);
 
+/* Writes whole lines, of up to 4095 bytes, at the start of a line of `file`. */
+void cli_margin_print(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* Leaves what was written last where it is, since something else has been written to the terminal behind it. */
 void cli_margin_leave(cli_margin *m);
 
