@@ -1,12 +1,14 @@
 """`coterie chat`: from a pipe, in a terminal, with a model and with a server."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import termios
 import time
@@ -16,11 +18,14 @@ from serving import MODEL, PROGRAM, SECONDS, Peer, Server, run
 
 
 class Terminal:
-    """`coterie chat` in a terminal of its own."""
+    """`coterie chat` in a terminal of its own, that has a size where `columns` are said."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, columns=0):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            if columns:
+                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+                os.environ["TERM"] = "xterm"
             os.execv(PROGRAM, [PROGRAM, "chat", *map(str, arguments)])
         self.shown = ""
 
@@ -59,6 +64,14 @@ class Terminal:
         raise AssertionError("it does not end")
 
 
+def seen(shown):
+    """The lines that a terminal shows of this, where a word is taken back to begin the next line."""
+    text = ""
+    for piece, back in re.findall(r"([^\033]*)(?:\033\[(\d+)D\033\[K)?", shown):
+        text = (text + piece)[: -int(back) if back else None]
+    return [line.rstrip() for line in text.split("\r\n")]
+
+
 def answer(shown):
     """The line before the next prompt."""
     return shown.split("\r\n")[-2]
@@ -93,8 +106,10 @@ class Chat(unittest.TestCase):
         self.assertEqual(answer(screen.until(r"/retry\r\n.+\r\n> $")), first)
         screen.type("/help\n")
         self.assertIn("/quit", screen.until(r"Ctrl-C.*> $"))
+        screen.type("/nothing of mine\n")
+        self.assertIn("unknown command '/nothing'\r\n/new ", screen.until(r"Ctrl-C.*> $"))
         screen.type("/new\n")  # what is typed ahead of a prompt may be lost
-        screen.until(r"\n> $")
+        screen.until(r"/new\r\nbegun anew\r\n> $")
         screen.type("What is 2 + 3?\n")
         self.assertEqual(answer(screen.until(r"\?\r\n.+\r\n> $")), first)
         self.assertEqual(screen.leave(), 0)
@@ -143,7 +158,7 @@ class Chat(unittest.TestCase):
                 terminal.type("/drop\n/system\n")
                 self.assertIn("nothing has been said yet", terminal.until("there are no instructions.*> $"))
                 terminal.type("/system Be brief.\n/system\n")
-                terminal.until("system\r\nBe brief..*> $")
+                self.assertIn("begun anew with these instructions\r\n", terminal.until("system\r\nBe brief..*> $"))
                 for said in ("one\n", "two\n"):
                     terminal.type(said)
                     self.assertIn(word, terminal.until(r"\[cut.*> $"))
@@ -159,6 +174,56 @@ class Chat(unittest.TestCase):
             terminal.type("x " * 700 + "\n")  # of 512 tokens
             self.assertIn(room, terminal.until(r"does not fit the model's context.*> $"))
             self.assertEqual(terminal.leave(), 0)
+
+    def test_a_full_context_of_a_pipe(self):
+        """What is cut is told beside it, and what does not fit any more; there are no commands to offer, and of a model's own no server."""
+        lines = "".join(f"Tell me more about the sea and the ships number {i}\n" for i in range(1, 9))
+        done = run("chat", MODEL, "--seed", "1", input=lines)
+        self.assertEqual(done.returncode, 1)
+        cut, refused, advice = done.stderr.splitlines()
+        answered = int(re.fullmatch(r"note: the answer to message (\d) is cut: the model's context is full", cut)[1])
+        self.assertRegex(refused, "^coterie: this model's context is 512 tokens; ")
+        self.assertRegex(advice, f"^note: with message {answered + 1} the conversation does not fit the model's context; ")
+        fewer = run("chat", MODEL, "--seed", "1", input="".join(lines.splitlines(True)[:answered]))
+        self.assertEqual((fewer.returncode, fewer.stderr, fewer.stdout), (0, cut + "\n", done.stdout))
+        event = json.dumps({"choices": [{"delta": {"content": "and"}, "finish_reason": "length"}]})
+        with Peer(event, "[DONE]") as peer:
+            for more, said in ((), ["1", "2"]), (("--max-tokens", "1"), []):  # who asked for an end is not told of it
+                done = run("chat", f"http://127.0.0.1:{peer.port}", *more, input="x\n\ny\n")
+                self.assertEqual((done.returncode, done.stdout), (0, "and\nand\n"))
+                self.assertEqual(re.findall(r"^note: the answer to message (\d) is cut", done.stderr, flags=re.M), said)
+
+    def test_words_at_the_margin(self):
+        """Those of notes and complaints stay whole, as those of answers do."""
+        event = json.dumps({"choices": [{"delta": {"content": "a conversation"}, "finish_reason": "length"}]})
+        wrong = json.dumps({"error": {"message": "something extraordinarily complicated happened over there"}})
+        with Peer(event, "[DONE]") as cutting, Peer(event, wrong) as failing:
+            for columns in (21, 34, 47):
+                for peer, told in ((cutting, "[cut: the model's context is full; /drop leaves out the oldest turn, /new begins anew]"),
+                                   (failing, "coterie: something extraordinarily complicated happened over there")):  # fmt: skip
+                    terminal = Terminal(f"http://127.0.0.1:{peer.port}", columns=columns)
+                    lines = seen(terminal.until("leaves.\r\n.*> "))
+                    self.assertIn("/help tells what can be typed; Ctrl-D leaves.", " ".join(lines))
+                    terminal.type("one\n")
+                    shown = seen(terminal.until(re.escape(told[-4:]) + "\r\n.*> "))
+                    first = next(i for i, line in enumerate(shown) if line.startswith(told[:5]))
+                    self.assertEqual(shown[first - 1].split()[-1], "conversation")
+                    self.assertTrue(" ".join(shown[first:]).startswith(told), shown)
+                    self.assertTrue(all(len(line) < columns for line in shown[first:-1]), shown)
+                    self.assertEqual(terminal.leave(), 0)
+
+    def test_another_answer_takes_another_seed(self):
+        event = json.dumps({"choices": [{"delta": {"content": "and"}, "finish_reason": "stop"}]})
+        for first in (5, 2**63 - 1):
+            with Peer(event, "[DONE]") as peer:
+                terminal = Terminal(f"http://127.0.0.1:{peer.port}", "--seed", first)
+                terminal.until("> $")
+                for said in ("one", "/retry", "/retry", "two"):
+                    terminal.type(said + "\n")
+                    terminal.until(r"and\r\n> $")
+                self.assertEqual([body["seed"] for body in peer.bodies], [first, (first + 1) % 2**63, (first + 2) % 2**63, first])
+                self.assertEqual([[m["content"] for m in body["messages"]] for body in peer.bodies], [["one"]] * 3 + [["one", "and", "two"]])
+                self.assertEqual(terminal.leave(), 0)
 
     def test_reasoning_is_folded(self):
         """It is told of, and so are calls; the answer alone is written."""
@@ -181,7 +246,10 @@ class Chat(unittest.TestCase):
         with Server("--api-key", "sk-1") as server:
             bad = run("chat", f"http://127.0.0.1:{server.port}", input="hi\n")
             self.assertEqual(bad.returncode, 1)
-            self.assertIn("401", bad.stderr)
+            self.assertRegex(bad.stderr, "401.*COTERIE_API_KEY, which is not set")
+            bad = run("chat", f"http://127.0.0.1:{server.port}", input="hi\n", env=os.environ | {"COTERIE_API_KEY": "sk-2"})
+            self.assertEqual(bad.returncode, 1)
+            self.assertRegex(bad.stderr, "401.*COTERIE_API_KEY, and this one is another")
             env = os.environ | {"COTERIE_API_KEY": "sk-1"}
             good = run("chat", f"http://127.0.0.1:{server.port}", "-n", "4", input="hi\n", env=env)
             self.assertEqual((good.returncode, good.stderr), (0, ""))

@@ -31,6 +31,8 @@ struct conversation {
     cli_growing_text answer; // what is being said
     cli_margin margin;       // of the terminal where it is
     size_t reasoned;         // bytes of reasoning before it
+    size_t asked;            // messages that an answer was asked to
+    uint64_t retries;        // of the last one
     bool is_cut;             // the answer has no more room
     bool talks;              // with a person: prompts, hints
     bool failed;
@@ -45,6 +47,54 @@ static void on_interrupt(int number)
     (void)number;
     interrupted_reading = 1;
     cot_client_interrupt(listening);
+}
+
+/* ---- complaints and notes ---- */
+
+/* Begins a line on a terminal, where an answer may have broken off in one. */
+static void end_line(struct conversation *c)
+{
+    if (c->talks && c->answer.bytes) putchar('\n');
+    fflush(stdout);
+}
+
+/* What the server, or the way to it, has against a request. Of a model that was loaded here there is no server that one would know of. */
+static void complain_of(struct conversation *c, const cot_error *error)
+{
+    static const char answers[] = "the server answers ";
+    const bool is_remote = strstr(c->settings->where, "://"),
+               is_answer = strncmp(error->message, answers, strlen(answers)) == 0;
+    const char *key = getenv("COTERIE_API_KEY"), *said = is_answer ? strstr(error->message, ": ") : NULL;
+    end_line(c);
+    if (said && !is_remote)
+        cli_complain("%s", said + 2);
+    else if (is_answer && strncmp(error->message + strlen(answers), "401", 3) == 0)
+        cli_complain("%s (the key is taken from COTERIE_API_KEY, %s)", error->message,
+                     key && *key ? "and this one is another" : "which is not set");
+    else
+        cli_complain_of(error);
+}
+
+#define MAKE_ROOM "/drop leaves out the oldest turn, /new begins anew"
+
+/* Why an answer breaks off, or there is none, and where a person may make room, how. */
+static void tell_of_room(const struct conversation *c, const cot_error *refusal)
+{
+    const bool is_full = refusal && strstr(refusal->message, "context"), has_limit = c->settings->max_tokens;
+    if (is_full && c->talks)
+        cli_margin_print(stderr, "[the conversation does not fit the model's context: " MAKE_ROOM "]\n");
+    else if (is_full)
+        cli_margin_print(stderr,
+                         "note: with message %zu the conversation does not fit the model's context; another "
+                         "one may begin with it\n",
+                         c->asked);
+    else if (c->is_cut && c->talks && has_limit)
+        cli_margin_print(stderr, "[cut: --max-tokens, or the end of the model's context]\n");
+    else if (c->is_cut && c->talks)
+        cli_margin_print(stderr, "[cut: the model's context is full; " MAKE_ROOM "]\n");
+    else if (c->is_cut && !has_limit)
+        cli_margin_print(stderr, "note: the answer to message %zu is cut: the model's context is full\n",
+                         c->asked);
 }
 
 /* ---- an answer ---- */
@@ -90,6 +140,7 @@ static bool on_event(void *context, const char *data, size_t bytes)
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     bool good = true;
     if (said) {
+        end_line(c);
         cli_complain("%s", said);
         c->failed = true;
     }
@@ -120,24 +171,12 @@ static char *request_of(const struct conversation *c)
     if (s->max_tokens) json_object_set_new(body, "max_tokens", json_integer(s->max_tokens));
     if (s->temperature >= 0) json_object_set_new(body, "temperature", json_real(s->temperature));
     if (s->top_p > 0) json_object_set_new(body, "top_p", json_real(s->top_p));
-    if (s->seed >= 0) json_object_set_new(body, "seed", json_integer(s->seed));
+    if (s->seed >= 0) // another answer takes another seed
+        json_object_set_new(body, "seed",
+                            json_integer((int64_t)(((uint64_t)s->seed + c->retries) & INT64_MAX)));
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     return text;
-}
-
-#define MAKE_ROOM "/drop leaves out the oldest turn, /new begins anew"
-
-/* Why an answer breaks off, or there is none, where a person may make room. */
-static void tell_of_room(const struct conversation *c, const cot_error *refusal)
-{
-    if (!c->talks) return;
-    if (refusal && strstr(refusal->message, "context"))
-        fputs("[the conversation does not fit the model's context: " MAKE_ROOM "]\n", stderr);
-    else if (c->is_cut && c->settings->max_tokens)
-        fputs("[cut: --max-tokens, or the end of the model's context]\n", stderr);
-    else if (c->is_cut)
-        fputs("[cut: the model's context is full; " MAKE_ROOM "]\n", stderr);
 }
 
 /* Asks for an answer to what has been said. What came of it, whole or not, is part of the conversation. */
@@ -155,10 +194,14 @@ static bool answer(struct conversation *c)
                                       : COT_OK;
     free(request);
     if (c->reasoned) fprintf(stderr, " %zu bytes]\n", c->reasoned); // no more than that has come
-    if (status != COT_OK) cli_complain_of(&error);
+    if (status != COT_OK) complain_of(c, &error);
     const bool good = status == COT_OK && !c->failed;
-    if (good)
-        printf("%s\n", !c->talks ? "" : interrupted ? " [stopped]" : c->answer.bytes ? "" : "[no answer]");
+    if (good) {
+        const char *end = !c->talks ? "" : interrupted ? " [stopped]" : c->answer.bytes ? "" : "[no answer]";
+        cli_margin_write(&c->margin, end, strlen(end));
+        putchar('\n');
+        fflush(stdout);
+    }
     tell_of_room(c, status == COT_OK ? NULL : &error);
     if (c->answer.bytes) return add_message(c, "assistant", c->answer.text, c->answer.bytes) && good;
     json_array_remove(c->messages, json_array_size(c->messages) - 1); // nothing was said to it
@@ -185,7 +228,7 @@ static void drop_turn(struct conversation *c)
 {
     const size_t first = has_role(json_array_get(c->messages, 0), "system");
     if (json_array_size(c->messages) <= first) {
-        puts("nothing has been said yet");
+        cli_margin_print(stdout, "nothing has been said yet\n");
         return;
     }
     do json_array_remove(c->messages, first);
@@ -193,16 +236,27 @@ static void drop_turn(struct conversation *c)
     printf("%zu messages are left\n", json_array_size(c->messages) - first);
 }
 
+/* Text of any length, which a person typed, between two short ones. */
+static void print_with(const char *before, const char *text, size_t bytes, const char *after)
+{
+    cli_margin m;
+    cli_margin_begin(&m, stdout);
+    cli_margin_write(&m, before, strlen(before));
+    cli_margin_write(&m, text, bytes);
+    cli_margin_write(&m, after, strlen(after));
+}
+
 static void show_system(const struct conversation *c)
 {
     const json_t *first = json_array_get(c->messages, 0);
-    puts(has_role(first, "system") ? json_string_value(json_object_get(first, "content"))
-                                   : "there are no instructions");
+    const char *text = has_role(first, "system") ? json_string_value(json_object_get(first, "content"))
+                                                 : "there are no instructions";
+    print_with("", text, strlen(text), "\n");
 }
 
 static const char help[] = "/new            begin anew\n"
                            "/drop           leave out the oldest turn, where the context is full\n"
-                           "/retry          another answer to the last message\n"
+                           "/retry          another answer to the last message; --seed goes up by one\n"
                            "/system TEXT    begin anew with other instructions; without TEXT show them\n"
                            "/help           this\n"
                            "/quit           leave (also Ctrl-D)\n"
@@ -213,23 +267,28 @@ static bool obey(struct conversation *c, const char *line)
 {
     const size_t n = json_array_size(c->messages);
     if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return false;
-    if (strcmp(line, "/new") == 0)
+    if (strcmp(line, "/new") == 0) {
         forget(c);
-    else if (strcmp(line, "/drop") == 0)
+        cli_margin_print(stdout, "begun anew\n");
+    } else if (strcmp(line, "/drop") == 0)
         drop_turn(c);
     else if (strcmp(line, "/system") == 0)
         show_system(c);
     else if (strncmp(line, "/system ", 8) == 0) {
         json_array_clear(c->messages);
-        add_message(c, "system", line + 8, strlen(line + 8));
+        if (add_message(c, "system", line + 8, strlen(line + 8)))
+            cli_margin_print(stdout, "begun anew with these instructions\n");
     } else if (strcmp(line, "/retry") == 0) {
         if (n && has_role(json_array_get(c->messages, n - 1), "assistant")) {
             json_array_remove(c->messages, n - 1);
+            c->retries++;
             answer(c);
         } else
-            puts("nothing has been answered yet");
-    } else
-        fputs(help, stdout);
+            cli_margin_print(stdout, "nothing has been answered yet\n");
+    } else {
+        if (strcmp(line, "/help") != 0) print_with("unknown command '", line, strcspn(line, " \n"), "'\n");
+        cli_margin_print(stdout, "%s", help);
+    }
     return true;
 }
 
@@ -270,7 +329,7 @@ static char *read_message(const struct conversation *c)
 static bool converse(struct conversation *c)
 {
     bool good = true;
-    if (c->talks) fputs("/help tells what can be typed; Ctrl-D leaves.\n", stderr);
+    if (c->talks) cli_margin_print(stderr, "/help tells what can be typed; Ctrl-D leaves.\n");
     for (char *message; (good || c->talks) && (message = read_message(c)); free(message)) {
         if (!*message) continue;
         if (c->talks) add_history(message);
@@ -279,8 +338,11 @@ static bool converse(struct conversation *c)
                 free(message);
                 break;
             }
-        } else
+        } else {
+            c->asked++;
+            c->retries = 0;
             good = add_message(c, "user", message, strlen(message)) && answer(c);
+        }
         if (ferror(stdout)) {
             free(message);
             break;
@@ -300,7 +362,7 @@ static bool choose_model(struct conversation *c, json_t **list)
     cot_error error;
     c->model = c->settings->model;
     if (cot_client_call(c->client, "/v1/models", NULL, &body, &bytes, &error) != COT_OK) {
-        cli_complain_of(&error);
+        complain_of(c, &error);
         return false;
     }
     *list = json_loadb(body, bytes, 0, NULL);
