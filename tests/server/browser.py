@@ -96,6 +96,12 @@ class Browser:
         self.call("POST", "/alert/text", {"text": text})
         self.call("POST", "/alert/accept")
 
+    def answer_question(self, yes):
+        """What a page asks by confirm(), which is returned."""
+        asked = self.call("GET", "/alert/text")
+        self.call("POST", "/alert/accept" if yes else "/alert/dismiss")
+        return asked
+
     def complaints(self):
         """What the page's console holds since it was last asked."""
         return [entry["message"] for entry in self.call("POST", "/se/log", {"type": "browser"})]

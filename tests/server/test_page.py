@@ -79,7 +79,7 @@ class Page(unittest.TestCase):
         window.until("return model")
         turn_knobs(window, max_tokens="4", temperature="0")
         say(window, "One")
-        self.assertIn("as long as it may be", window.run(FIGURES)[-1])
+        self.assertRegex(window.run(FIGURES)[-1], "; cut: “Most tokens” allows no more$")
         self.assertEqual(window.run("return document.querySelectorAll('.said.wrong').length"), 0)
         say(window, "Two")
         window.run("document.getElementById('say').value = arguments[0]", "x " * 700)  # of 512 tokens
@@ -92,6 +92,16 @@ class Page(unittest.TestCase):
         self.assertEqual(window.run("return current.messages.map(m => m.role + m.content.slice(0, 3))")[0], "userTwo")
         self.assertEqual(window.run("return current.messages.length"), 2)
         self.assertEqual(window.run("return document.querySelectorAll('.said.wrong').length"), 0)
+        self.assertEqual(window.run("return [...document.querySelectorAll('.note')].map(e => e.textContent)"),
+                         ["Left out the oldest turn, “One”. What was refused is in the box: send it again."])
+        self.assertEqual(window.run("return document.activeElement.id"), "say")
+        window.run("drop_turn(current)")
+        self.assertRegex(window.run("return document.querySelector('.note').textContent"), "oldest turn, “Two”")
+        self.answer_with(window, "and so on", "data: {\"choices\": [{\"delta\": {}, \"finish_reason\": \"length\"}]}\n\ndata: [DONE]\n\n")
+        window.run("document.getElementById('say').value = ''")
+        turn_knobs(window, max_tokens="")
+        say(window, "Three")
+        self.assertRegex(window.run(FIGURES)[-1], "; cut: the context is full$")
         window.complaints()  # of the 400, by the browser itself
 
     def test_what_is_said_is_text(self):
@@ -121,6 +131,28 @@ class Page(unittest.TestCase):
                     break
             self.assertRegex(figures, "; stopped$")
         self.assertGreaterEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), 1)
+
+    def test_stopped_before_it_begins(self):
+        """What was asked stays, and can be asked again as long as nothing follows it."""
+        again = "return [...document.querySelectorAll('.unanswered')].map(b => b.checkVisibility())"
+        window = self.window()
+        window.until("return model")
+        turn_knobs(window, max_tokens="3")
+        window.run("slow = call; call = (path, options) => options?.body ? new Promise((_, refuse) => options.signal.addEventListener('abort',"
+                   " () => refuse(options.signal.reason))) : slow(path, options)")
+        window.type("#say", "Who is there?" + browser.ENTER)
+        window.until("return leaving")
+        self.assertEqual(window.run(again), [False])
+        window.type("#say", browser.ESCAPE)
+        window.until(IDLE)
+        self.assertEqual((window.run(SAID % "user"), window.run(SAID % "assistant"), window.run(again)), (["Who is there?"], [], [True]))
+        window.run("call = slow")
+        window.press(".unanswered")
+        window.until("return current.messages.length === 2 && !leaving")
+        self.assertEqual((window.run(SAID % "user"), window.run(again)), (["Who is there?"], [False]))
+        window.run("document.querySelector('.unanswered').click()")  # no more
+        self.assertEqual(window.run("return [!!leaving, current.messages.length]"), [False, 2])
+        self.assertEqual(window.complaints(), [])
 
     def test_messages_are_copied_said_again_and_edited(self):
         act = "[...document.querySelectorAll('.said')][arguments[0]].querySelector('.acts').children[arguments[1]].click()"
@@ -183,9 +215,14 @@ class Page(unittest.TestCase):
         window = self.window()
         window.until("return model")
         window.run("document.getElementById('say').value = 'word '.repeat(600)")
-        window.type("#say", browser.ENTER)
-        self.assertIn("512", window.until(SAID % "wrong" + ".concat([]).join()"))
-        self.assertEqual(window.run(SAID % "assistant"), [])
+        for _ in range(2):  # what is refused is said once, and is no part of what was said
+            window.run("seen = document.querySelector('.said.wrong')")
+            window.type("#say", browser.ENTER)
+            window.until("return document.querySelector('.said.wrong') !== seen")
+            self.assertIn("512", window.until(SAID % "wrong" + ".concat([]).join()"))
+            window.until(IDLE)
+            self.assertEqual([window.run(SAID % kind) for kind in ("assistant", "user")], [[], []])
+            self.assertEqual(window.run("return document.querySelectorAll('.said.wrong').length"), 1)
         self.assertTrue(window.run("return document.getElementById('say').value.startsWith('word word')"))  # it can be changed
         window.run("document.getElementById('say').value = ''")
         turn_knobs(window, max_tokens="2")
@@ -201,24 +238,45 @@ class Page(unittest.TestCase):
         window.open(self.url)
         window.until("return model")
         names = "return [...document.querySelectorAll('#conversations option')].map(o => o.textContent)"
-        self.assertEqual(window.run(names), ["New conversation", "The second", "The first"])
-        window.run("const s = document.getElementById('conversations'); s.value = 2; s.dispatchEvent(new Event('change'))")
+        self.assertEqual(window.run(names), ["The second", "The first"])
+        self.assertEqual(window.run(SAID % "user"), ["The second"])
+        window.run("const s = document.getElementById('conversations'); s.value = 1; s.dispatchEvent(new Event('change'))")
+        self.assertEqual((window.run(SAID % "user"), window.run(SAID % "assistant")), (["The first"], [first]))
+        window.open(self.url)  # a reload returns to where one was
         self.assertEqual((window.run(SAID % "user"), window.run(SAID % "assistant")), (["The first"], [first]))
         window.press("#forget")
-        self.assertNotIn("The first", window.run(names))
+        self.assertIn("“The first”", window.answer_question(False))
+        self.assertEqual(window.run(names), ["The second", "The first"])
+        window.press("#forget")
+        window.answer_question(True)
+        self.assertEqual(window.run(names), ["New conversation", "The second"])
+        self.assertEqual(window.run("return [current.messages.length, document.getElementById('forget').disabled]"), [0, True])
+        window.press("#forget")  # of nothing, and asks nothing
+        self.assertEqual(window.run(names), ["New conversation", "The second"])
         window.open(self.url)
         self.assertEqual(window.until("return model && " + names[7:]), ["New conversation", "The second"])
+        self.assertTrue(window.run("return document.getElementById('forget').disabled"))
 
     def test_a_key_is_asked_for(self):
         with serving.Server(env={"COTERIE_API_KEY": "secret"}) as server:
             window = self.window(server)
-            window.until("return document.getElementById('model').textContent === 'an API key is needed'")
-            for key in ("wrong", "secret"):
-                window.press("#key")
-                window.answer_prompt(key)
-                if key == "wrong":
-                    window.until("return !key")  # refused and forgotten
+            asks = "const ask = document.getElementById('ask'); return !ask.hidden && document.getElementById('ask-why').textContent"
+            self.assertEqual(window.until(asks), "This server needs a key:")
+            self.assertEqual(window.run("return [document.activeElement.id, document.getElementById('model').textContent]"), ["secret", "this server needs a key"])
+            window.picture(PICTURES / "page-key.png")
+            window.press("#key")  # whoever closes it is asked again once something is said
+            window.type("#say", "Who is there?" + browser.ENTER)
+            window.until(asks)
+            window.until(IDLE)
+            self.assertEqual(window.until(SAID % "wrong"), ["this server needs a key: give it above, then send again"])
+            self.assertEqual(window.run("return [document.getElementById('say').value, document.activeElement.id, current.messages.length]"), ["Who is there?", "secret", 0])
+            window.type("#secret", "wrong" + browser.ENTER)
+            window.until("return document.getElementById('ask-why').textContent === 'This server refuses that key. Another:' && !key")
+            self.assertFalse(window.run("return document.getElementById('ask').hidden"))
+            window.type("#secret", "secret" + browser.ENTER)
             window.until("return document.getElementById('dot').classList.contains('up')")
+            self.assertTrue(window.run("return document.getElementById('ask').hidden"))
+            window.run("document.getElementById('say').value = ''")
             turn_knobs(window, max_tokens="2")
             say(window, "Hello")
             self.assertEqual(server.get("/metrics")[0], 401)
@@ -243,7 +301,7 @@ class Page(unittest.TestCase):
             with self.server.slowed():
                 self.go_on(window)
                 window.until("return performance.getEntriesByType('navigation')[0].type === 'reload' && model")
-            kept = window.run("return conversations[1].messages")
+            kept = window.run("return current.messages")
             self.assertEqual([m["role"] for m in kept], ["user", "assistant"])
             self.server.wait_idle()
             if kept[1]["figures"].endswith("cut off"):
@@ -355,17 +413,16 @@ class Page(unittest.TestCase):
         window.call("DELETE", "/window")
         window.call("POST", "/window", {"handle": first})
         window.open(self.url)
-        self.assertEqual(window.run("return conversations.slice(1).map(c => c.messages.map(m => m.content)).sort()"),
+        self.assertEqual(window.run("return conversations.map(c => c.messages.map(m => m.content)).sort()"),
                          [["In the first", "Yes"], ["In the second", "No", "In the second again", "No"]])
 
     def test_a_key_of_any_characters(self):
         with serving.Server(env={"COTERIE_API_KEY": "schl\u00fcssel-\u20ac"}) as server:
             window = self.window(server)
             for key in ("\u20ac", "schl\u00fcssel-\u20ac"):
-                window.until("return document.getElementById('model').textContent === 'an API key is needed'")
-                window.press("#key")
-                window.answer_prompt(key)
-                window.until("return !key || model")
+                window.until("return !document.getElementById('ask').hidden")
+                window.type("#secret", key + browser.ENTER)
+                window.until("return model || document.getElementById('ask-why').textContent.startsWith('This server refuses')")
             window.until("return document.getElementById('dot').classList.contains('up')")
 
     def test_live_figures(self):
@@ -511,6 +568,9 @@ class Page(unittest.TestCase):
                 window.until("return lines.tbt.some(v => v > 0)")
                 window.picture(PICTURES / f"page-{name}.png")
                 self.assertLessEqual(window.run("return document.documentElement.scrollWidth - innerWidth"), 0)
+                if name == "phone":  # fingers are wider than pointers
+                    heights = window.run("return [...document.querySelectorAll('button')].filter(b => b.checkVisibility()).map(b => b.offsetHeight)")
+                    self.assertGreaterEqual(min(heights), 32)
                 names = window.run("return [...document.querySelectorAll('button, input, select, textarea')].map(e =>"
                                    " e.ariaLabel || e.labels?.[0]?.textContent.trim() || e.textContent.trim())")
                 self.assertTrue(all(names), names)
@@ -521,14 +581,17 @@ class Page(unittest.TestCase):
                 window.press("#theme")
                 for _ in range(2):
                     self.assertGreaterEqual(min(self.contrasts(window)), 4.5)
+                    self.assertGreaterEqual(min(self.contrasts(window, (("edge", "mine"), ("edge", "card")))), 3)
                     window.press("#theme")
                 self.assertEqual(window.complaints(), [])
         window.command("Emulation.clearDeviceMetricsOverride")
         window.command("Emulation.setEmulatedMedia", features=[])
 
-    def contrasts(self, window):
+    TEXTS = (("ink", "paper"), ("ink", "card"), ("ink", "mine"), ("soft", "paper"), ("soft", "card"), ("warn", "card"), ("accent-ink", "accent"))
+
+    def contrasts(self, window, pairs=TEXTS):
         colours = window.run("const s = getComputedStyle(document.documentElement);"
-                             "return Object.fromEntries(['paper', 'card', 'ink', 'soft', 'mine', 'accent', 'accent-ink', 'warn'].map("
+                             "return Object.fromEntries(['paper', 'card', 'ink', 'soft', 'mine', 'accent', 'accent-ink', 'warn', 'edge'].map("
                              "n => [n, s.getPropertyValue('--' + n).trim()]))")
 
         def luminance(name):
@@ -536,8 +599,6 @@ class Page(unittest.TestCase):
             linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
             return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-        pairs = (("ink", "paper"), ("ink", "card"), ("ink", "mine"), ("soft", "paper"), ("soft", "card"), ("warn", "card"),
-                 ("accent-ink", "accent"))
         for text, ground in pairs:
             light, dark = sorted((luminance(text), luminance(ground)), reverse=True)
             yield (light + 0.05) / (dark + 0.05)
