@@ -56,6 +56,11 @@ class Page:
     def labels(self, figure):
         return [t.text for t in self.figures[figure].iter(SVG + "text")]
 
+    def ticks(self, figure):
+        """Numbers of a map's scale, behind its unit."""
+        texts = self.labels(figure)
+        return texts[texts.index("activations") + 1 :]
+
     def row(self, begin):
         return next(row for row in self.rows if row and row[0].startswith(begin))
 
@@ -93,6 +98,8 @@ class Pages(unittest.TestCase):
             for text in figure.iter(SVG + "text"):
                 if text.attrib["text-anchor"] == "start":  # letters of 13 pixels are 7 wide, more or less
                     self.assertLessEqual(float(text.attrib["x"]) + 7 * len(text.text), wide, text.text)
+                if text.attrib["text-anchor"] == "end" and "x" in text.attrib:  # nor upon the title of the left side
+                    self.assertGreaterEqual(float(text.attrib["x"]) - 8 * len(text.text), 20, text.text)
         return page
 
     def test_placements(self):
@@ -118,10 +125,18 @@ class Pages(unittest.TestCase):
         for figure in (0, 2, 3, 4):
             self.assertTrue({"dgx-01", "<dgx&02>"} <= set(page.labels(figure)), page.labels(figure))
         # One scale for both maps, from 0.
-        scales = [page.labels(figure)[-3:] for figure in (3, 4)]
-        self.assertEqual(scales[0], scales[1])
-        self.assertEqual(scales[0][0], "0")
-        self.assertNotEqual(scales[0][2], "0")
+        self.assertEqual(page.ticks(3), page.ticks(4))
+        ticks = [float(tick.replace(",", "")) for tick in page.ticks(3)]
+        self.assertRegex(page.ticks(3)[1], "^[125][0,]*$")  # round steps
+        self.assertEqual(ticks, [i * ticks[1] for i in range(len(ticks))])
+        self.assertTrue(3 <= len(ticks) <= 6, ticks)
+        # Of bars, too, and the tallest of them is less than a step below the last.
+        ticks = [label for label in page.labels(0) if re.fullmatch("[0-9,]+", label)]
+        step = int(ticks[1].replace(",", ""))
+        self.assertEqual([int(tick.replace(",", "")) for tick in ticks], [i * step for i in range(len(ticks))])
+        self.assertRegex(ticks[1], "^[125][0,]*$")
+        heights = [float(rect.attrib["height"]) for rect in page.figures[0].iter(SVG + "rect") if rect.attrib.get("class") in ("front", "pale")]
+        self.assertTrue(200 * (1 - 1 / (len(ticks) - 1)) < max(heights) <= 200, heights)
         # Three cables are one link; in each direction one of an adapter each, and one between leaves.
         self.assertIn("leaf-a to leaf-b (3 links)", [row[0] for row in page.rows if row])
         self.assertIn("activations on each of 6 links, the fullest first", page.labels(5))
@@ -133,10 +148,17 @@ class Pages(unittest.TestCase):
                      "eplb", "--report", "page.html")
         page = self.page("page.html")
         self.assertRegex(page.words, r"In all, [\d.]+ (billion|trillion) hops without")
+        self.assertTrue([label for label in page.labels(0) if re.fullmatch("[125]0* million", label)], page.labels(0))
         self.assertLess(len(page.text), 8e6)
         links = next(i for i in range(len(page.figures)) if any("links, the fullest" in t for t in page.labels(i)))
         self.assertLess(len(list(page.figures[links].iter(SVG + "rect"))), 600)
         self.assertTrue(page.row("links that carry nothing"))
+
+    def test_ticks_of_small_numbers(self):
+        (self.folder / "matrix.json").write_text("[[0, 2.4e-10], [2.4e-10, 0]]")
+        self.coterie("topology", "distances", "matrix.json", "--plot", "figure.svg")
+        texts = [t.text for t in xml.parse(self.folder / "figure.svg").getroot().iter(SVG + "text")]
+        self.assertEqual(texts[-6:], ["0", "5e-11", "1e-10", "1.5e-10", "2e-10", "2.5e-10"])
 
     def test_without_cluster(self):
         self.write_load(1)
@@ -153,10 +175,11 @@ class Pages(unittest.TestCase):
             (self.folder / name).write_text(text.read_text()[ord(name) - 97 :: 3])
         self.coterie("profile", model, "--text", "text", "--text", "a", "--text", "b", "--text", "c", "-o",
                      "trace.safetensors")
-        said = json.loads(self.coterie("predict", "trace.safetensors", "--ranks", "4", "--plot", "page.html", "--json"))
+        said = json.loads(self.coterie("predict", "trace.safetensors", "--ranks", "2,4", "--plot", "page.html", "--json"))
         page = self.page("page.html")
         self.assertEqual(len(page.figures), 6)
-        methods = [row["method"] for row in said]
+        methods = [f"{row['method']} on {row['ranks']}" for row in said]
+        self.assertGreater(max(map(len, methods)), 18)  # none of them is cut
         self.assertGreater(len(methods), 3)
         for figure in (0, 1):  # every method has a row, in the order of the table
             self.assertEqual([label for label in page.labels(figure) if label in methods], methods)

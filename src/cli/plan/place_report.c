@@ -116,7 +116,7 @@ static void distance_map(FILE *f, const cli_place_inputs *in, const char *const 
     free(d);
 }
 
-/* Both placements' traffic, dark means the same in both. */
+/* Both placements' traffic, a colour means the same in both. */
 static void traffic_maps(FILE *f, const cli_place_inputs *in, const cli_place_side sides[2],
                          const char *const *hosts)
 {

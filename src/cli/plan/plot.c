@@ -7,10 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Pixels. LEFT holds names of places, RIGHT a scale, FOOT numbers or, with more room (foot_of), names. */
-enum { MOST_CELLS = 256, SIDE = 480, LEFT = 150, TOP = 40, RIGHT = 140, FOOT = 50, SHADES = 96 };
-enum { CHART_WIDE = 760, CHART_HIGH = 200, CHART_LEFT = 110 };
-enum { LETTERS = 16, LINE = 15 }; // of a place's name; the least distance of two
+/* Pixels. RIGHT holds a scale, LEFT and FOOT numbers or, with more room (left_of, foot_of), names. */
+enum { MOST_CELLS = 256, SIDE = 480, LEFT = 110, TOP = 40, RIGHT = 140, FOOT = 50, SHADES = 96 };
+enum { CHART_WIDE = 760, CHART_HIGH = 200, CHART_LEFT = 126 };
+/* Letters of a place's name, at the foot and on the left side; the least distance of two; the room of the left side's title,
+ * and of a letter. */
+enum { LETTERS = 16, SIDE_LETTERS = 32, LINE = 15, TITLE = 32, LETTER = 8 };
+
+/* In the dark the maps' shades are turned round: what is small is near the ground in both. */
+static const char style[] =
+    "text{fill:#222}.rule{stroke:#444;fill:none}.back{fill:#fff}.front{fill:#2171b5}.pale{fill:#c3ccd6}.mark{"
+    "stroke:#c0392b}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.rule{stroke:#999}.back{fill:#181a1d}.front{fill:#"
+    "5aa2dc}"
+    ".pale{fill:#59636e}.mark{stroke:#ff8a7a}.shades{filter:invert(.9) hue-rotate(180deg)}}";
 
 /* From near white through blue to near black: lightness falls evenly, so that it prints. */
 static void colour(FILE *stream, double share)
@@ -28,9 +38,9 @@ static void begin(FILE *stream, int wide, int high)
 {
     fprintf(stream,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-            "font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%%\" height=\"100%%\" "
-            "fill=\"white\"/>\n",
-            wide, high, wide);
+            "font-family=\"sans-serif\" font-size=\"13\">\n<style>%s</style>\n"
+            "<rect class=\"back\" width=\"100%%\" height=\"100%%\"/>\n",
+            wide, high, wide, style);
 }
 
 static void label(FILE *stream, double x, double y, const char *anchor, const char *text)
@@ -49,18 +59,39 @@ static void tilted(FILE *stream, double x, double y, int degrees, const char *an
     fputs("</text>\n", stream);
 }
 
+/* A tick's number, which is round: "2.5 million", not "2.50 million". */
 static void number(FILE *stream, double x, double y, const char *anchor, double value)
 {
-    char text[CLI_PEOPLE_BYTES];
-    label(stream, x, y, anchor, cli_people_number(text, value));
+    char text[CLI_PEOPLE_BYTES], *point = strchr(cli_people_number(text, value), '.');
+    if (point) {
+        char *unit = point + strcspn(point, " e"), *end = unit;
+        while (end[-1] == '0') end--;
+        if (end[-1] == '.') end--;
+        memmove(end, unit, strlen(unit) + 1);
+    }
+    label(stream, x, y, anchor, text);
+}
+
+/* The least of 1, 2, 5, 10, 20, ... and of their parts that leads from 0 to `most` > 0 in five steps or fewer. */
+static double round_step(double most)
+{
+    const double least = fmax(most, 1e-290) / 5, unit = pow(10, floor(log10(least))),
+                 many = least / unit * (1 - 1e-9);
+    return unit * (many <= 1 ? 1 : many <= 2 ? 2 : many <= 5 ? 5 : 10);
+}
+
+/* The number of such steps that a scale takes to hold `most`. */
+static int round_steps(double most)
+{
+    return (int)ceil(most / round_step(most) * (1 - 1e-9));
 }
 
 /* The end of a long name tells it apart: "...rack-07-dgx-3". No character of UTF-8 is cut. */
-static void shorten(char text[64], const char *name)
+static void shorten(char text[64], const char *name, int most)
 {
     const char *from = name + strlen(name);
     int letters = 0;
-    while (from > name && letters < LETTERS) {
+    while (from > name && letters < most) {
         do from--;
         while (from > name && (*from & 0xc0) == 0x80);
         letters++;
@@ -75,10 +106,25 @@ static int foot_of(const cli_plot_axis *axis, int32_t n)
     char text[64];
     size_t most = 0;
     for (int32_t i = 0; axis->names && i < n; i++) {
-        shorten(text, axis->names[i]);
+        shorten(text, axis->names[i], LETTERS);
         if (strlen(text) > most) most = strlen(text);
     }
     return FOOT + (int)most * 4;
+}
+
+/* Room on the left for what places are called, and for the title beside it. */
+static int left_of(const cli_plot_axis *axis, int32_t n)
+{
+    char text[64];
+    int most = 0;
+    for (int32_t i = 0; axis->names && i < n; i++) {
+        int letters = 0;
+        shorten(text, axis->names[i], SIDE_LETTERS);
+        for (const char *c = text; *c; c++) letters += (*c & 0xc0) != 0x80;
+        if (letters > most) most = letters;
+    }
+    const int left = TITLE + most * LETTER;
+    return left > LEFT ? left : LEFT;
 }
 
 /* Where the place that begins at i ends. */
@@ -105,14 +151,14 @@ static void places(FILE *stream, const cli_plot_axis *axis, int32_t n, double x,
         const double from = length * i / n, middle = length * (i + end) / 2.0 / n;
         if (i && axis->names && all <= fit) {
             if (down)
-                fprintf(stream, "<path d=\"M%.1f %.1fh-5\" stroke=\"#444\"/>\n", x, y + from);
+                fprintf(stream, "<path class=\"rule\" d=\"M%.1f %.1fh-5\"/>\n", x, y + from);
             else
-                fprintf(stream, "<path d=\"M%.1f %.1fv5\" stroke=\"#444\"/>\n", x + from, y);
+                fprintf(stream, "<path class=\"rule\" d=\"M%.1f %.1fv5\"/>\n", x + from, y);
         }
         if (at % step) continue;
         char text[64];
         if (axis->names)
-            shorten(text, axis->names[i]);
+            shorten(text, axis->names[i], down ? SIDE_LETTERS : LETTERS);
         else
             snprintf(text, sizeof text, "%d", (int)(axis->numbers ? axis->numbers[i] : i));
         if (down)
@@ -142,28 +188,28 @@ static int shade(double value, double most)
 }
 
 /* Runs of cells of one shade in a row are one rectangle. */
-static void cells(FILE *stream, const double *matrix, int32_t rows, int32_t columns, double most)
+static void cells(FILE *stream, int left, const double *matrix, int32_t rows, int32_t columns, double most)
 {
     int32_t m = rows < MOST_CELLS ? rows : MOST_CELLS, n = columns < MOST_CELLS ? columns : MOST_CELLS;
     double h = (double)SIDE / m, w = (double)SIDE / n;
-    fputs("<g shape-rendering=\"crispEdges\">\n", stream);
+    fputs("<g class=\"shades\" shape-rendering=\"crispEdges\">\n", stream);
     for (int32_t i = 0; i < m; i++)
         for (int32_t k = 0, end; k < n; k = end) {
             const int of = shade(block(matrix, rows, columns, m, n, i, k), most);
             for (end = k + 1; end < n; end++)
                 if (shade(block(matrix, rows, columns, m, n, i, end), most) != of) break;
             fprintf(stream, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"",
-                    LEFT + k * w, TOP + i * h, (end - k) * w + 0.02, h + 0.02);
+                    left + k * w, TOP + i * h, (end - k) * w + 0.02, h + 0.02);
             colour(stream, (double)of / SHADES);
             fputs("\"/>\n", stream);
         }
     fputs("</g>\n", stream);
 }
 
-static void scale(FILE *stream, double most, const char *unit)
+static void scale(FILE *stream, int left, double most, const char *unit)
 {
-    const double x = LEFT + SIDE + 20, high = 256;
-    fputs("<g shape-rendering=\"crispEdges\">\n", stream);
+    const double x = left + SIDE + 20, high = 256;
+    fputs("<g class=\"shades\" shape-rendering=\"crispEdges\">\n", stream);
     for (int i = 0; i < 64; i++) {
         fprintf(stream, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"4.1\" fill=\"", x,
                 TOP + 24 + (63 - i) * high / 64);
@@ -172,8 +218,9 @@ static void scale(FILE *stream, double most, const char *unit)
     }
     fputs("</g>\n", stream);
     label(stream, x, TOP + 10, "start", unit);
-    for (int i = 0; i <= 2; i++)
-        number(stream, x + 22, TOP + 24 + high - i * high / 2 + 5, "start", most * i / 2);
+    for (int i = 0, n = most > 0 ? round_steps(most) : 0; i <= n; i++)
+        number(stream, x + 22, TOP + 24 + high - (n ? i * high / n : 0) + 5, "start",
+               i * (n ? round_step(most) : 0));
 }
 
 double cli_plot_largest(const double *x, size_t n)
@@ -186,18 +233,19 @@ double cli_plot_largest(const double *x, size_t n)
 void cli_plot_matrix(FILE *stream, const double *matrix, int32_t rows, int32_t columns,
                      const cli_plot_map *how)
 {
-    const double most = how->most > 0 ? how->most : cli_plot_largest(matrix, (size_t)rows * (size_t)columns);
-    const int foot = foot_of(&how->x, columns);
-    begin(stream, LEFT + SIDE + RIGHT, TOP + SIDE + foot);
-    label(stream, LEFT + SIDE / 2.0, 24, "middle", how->title);
-    cells(stream, matrix, rows, columns, most);
-    fprintf(stream, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#444\"/>\n",
-            LEFT, TOP, SIDE, SIDE);
-    places(stream, &how->x, columns, LEFT, TOP + SIDE, SIDE, false);
-    places(stream, &how->y, rows, LEFT, TOP, SIDE, true);
-    label(stream, LEFT + SIDE / 2.0, TOP + SIDE + foot - 8, "middle", how->x.title);
+    double most = how->most > 0 ? how->most : cli_plot_largest(matrix, (size_t)rows * (size_t)columns);
+    if (most > 0) most = round_steps(most) * round_step(most);
+    const int foot = foot_of(&how->x, columns), left = left_of(&how->y, rows);
+    begin(stream, left + SIDE + RIGHT, TOP + SIDE + foot);
+    label(stream, left + SIDE / 2.0, 24, "middle", how->title);
+    cells(stream, left, matrix, rows, columns, most);
+    fprintf(stream, "<rect class=\"rule\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n", left, TOP, SIDE,
+            SIDE);
+    places(stream, &how->x, columns, left, TOP + SIDE, SIDE, false);
+    places(stream, &how->y, rows, left, TOP, SIDE, true);
+    label(stream, left + SIDE / 2.0, TOP + SIDE + foot - 8, "middle", how->x.title);
     tilted(stream, 14, TOP + SIDE / 2.0, 90, "middle", how->y.title);
-    scale(stream, most, how->unit);
+    scale(stream, left, most, how->unit);
     fputs("</svg>\n", stream);
 }
 
@@ -210,51 +258,52 @@ static double tallest(const double *value, int32_t n, int32_t bars, int32_t i)
     return most;
 }
 
-static void bars(FILE *stream, const double *value, int32_t n, double most, double share, const char *fill)
+static void bars(FILE *stream, const double *value, int32_t n, double most, double share, const char *kind)
 {
     const int32_t drawn = n < MOST_CELLS ? n : MOST_CELLS;
     const double wide = (double)CHART_WIDE / drawn;
     for (int32_t i = 0; i < drawn; i++) {
         const double h = tallest(value, n, drawn, i) / most * CHART_HIGH;
         if (h <= 0) continue;
-        fprintf(stream, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"/>\n",
+        fprintf(stream, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" class=\"%s\"/>\n",
                 CHART_LEFT + (i + (1 - share) / 2) * wide, TOP + CHART_HIGH - h, fmax(wide * share, 0.5), h,
-                fill);
+                kind);
     }
 }
 
-static void key(FILE *stream, double y, const char *fill, const char *name)
+static void key(FILE *stream, double y, const char *kind, const char *name)
 {
     const int x = CHART_LEFT + CHART_WIDE + 14;
     char text[64];
-    fprintf(stream, "<rect x=\"%d\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y, fill);
-    shorten(text, name);
+    fprintf(stream, "<rect x=\"%d\" y=\"%.1f\" width=\"12\" height=\"12\" class=\"%s\"/>\n", x, y, kind);
+    shorten(text, name, LETTERS);
     label(stream, x + 18, y + 11, "start", text);
 }
 
 void cli_plot_bars(FILE *stream, const double *value, int32_t n, const cli_plot_chart *how)
 {
-    static const char front[] = "#2171b5", pale[] = "#c3ccd6";
     double most = fmax(how->mark, cli_plot_largest(value, (size_t)n));
     if (how->behind) most = fmax(most, cli_plot_largest(how->behind, (size_t)n));
     if (most <= 0) most = 1;
+    const double step = round_step(most);
+    const int steps = round_steps(most);
+    most = steps * step;
     const int foot = foot_of(&how->x, n);
     begin(stream, CHART_LEFT + CHART_WIDE + (how->behind ? 160 : 20), TOP + CHART_HIGH + foot);
     label(stream, CHART_LEFT + CHART_WIDE / 2.0, 22, "middle", how->title);
-    if (how->behind) bars(stream, how->behind, n, most, 0.94, pale);
-    bars(stream, value, n, most, how->behind ? 0.55 : 0.85, front);
+    if (how->behind) bars(stream, how->behind, n, most, 0.94, "pale");
+    bars(stream, value, n, most, how->behind ? 0.55 : 0.85, "front");
     if (how->behind) {
-        key(stream, TOP, front, how->name);
-        key(stream, TOP + 22, pale, how->behind_name);
+        key(stream, TOP, "front", how->name);
+        key(stream, TOP + 22, "pale", how->behind_name);
     }
     if (how->mark > 0)
-        fprintf(stream, "<path d=\"M%d %.2fh%d\" stroke=\"#c0392b\" stroke-dasharray=\"5 3\"/>\n", CHART_LEFT,
+        fprintf(stream, "<path class=\"mark\" d=\"M%d %.2fh%d\" stroke-dasharray=\"5 3\"/>\n", CHART_LEFT,
                 TOP + CHART_HIGH - how->mark / most * CHART_HIGH, CHART_WIDE);
-    fprintf(stream, "<path d=\"M%d %dv%dh%d\" fill=\"none\" stroke=\"#444\"/>\n", CHART_LEFT, TOP, CHART_HIGH,
-            CHART_WIDE);
-    number(stream, CHART_LEFT - 6, TOP + 10, "end", most);
-    number(stream, CHART_LEFT - 6, TOP + CHART_HIGH / 2.0 + 5, "end", most / 2);
-    number(stream, CHART_LEFT - 6, TOP + CHART_HIGH, "end", 0);
+    fprintf(stream, "<path class=\"rule\" d=\"M%d %dv%dh%d\"/>\n", CHART_LEFT, TOP, CHART_HIGH, CHART_WIDE);
+    for (int i = 0; i <= steps; i++)
+        number(stream, CHART_LEFT - 6, TOP + CHART_HIGH - (double)i * CHART_HIGH / steps + 5, "end",
+               i * step);
     tilted(stream, 14, TOP + CHART_HIGH / 2.0, 90, "middle", how->unit);
     places(stream, &how->x, n, CHART_LEFT, TOP + CHART_HIGH, CHART_WIDE, false);
     label(stream, CHART_LEFT + CHART_WIDE / 2.0, TOP + CHART_HIGH + foot - 8, "middle", how->x.title);

@@ -1,4 +1,5 @@
-/* Figures as SVG text, written by hand: one file, no script, no font of ours. All scales begin at 0. */
+/* Figures as SVG text, written by hand: one file, no script, no font of ours. All scales begin at 0 and have round ticks, the
+ * last at what is largest or above it; colours follow the reader's choice of light or dark. */
 #ifndef COT_CLI_PLAN_PLOT_H
 #define COT_CLI_PLAN_PLOT_H
 #include "cli/frame/command.h"
@@ -11,8 +12,8 @@ typedef struct cli_plot_axis {
     const int32_t *numbers;   // [n]; NULL: 0, 1, ...
 } cli_plot_axis;
 
-/* A heat map of `matrix` [rows][columns], dark is large, with a scale of `unit` beside it, up to `most` (0: the largest
- * number); x to the right, y down. More than 256 rows or columns are drawn as means of blocks. */
+/* A heat map of `matrix` [rows][columns], what is large is far from the ground's colour, with a scale of `unit` beside it, up to
+ * `most` or somewhat above (0: the largest number); x to the right, y down. More than 256 rows or columns are drawn as means of blocks. */
 typedef struct cli_plot_map {
     const char *title, *unit;
     cli_plot_axis x, y;
