@@ -8,24 +8,35 @@
 #include <string.h>
 #include <time.h>
 
-/* Figures keep a white ground of their own, in the dark, too: their colours are made for it. On narrow screens tables and
- * figures scroll within the page. */
+/* On narrow screens tables and figures scroll within the page: a shadow at an edge says that more lies behind it (what moves
+ * with the content covers it at the end), and a table's first column, which says what a row is, stays. */
+#define SCROLLS                                                                                              \
+    "overflow-x:auto;background:linear-gradient(var(--ground),var(--ground)) -1px -1px/25px calc(100% + "    \
+    "2px) no-repeat local,"                                                                                  \
+    "linear-gradient(var(--ground),var(--ground)) calc(100% + 1px) -1px/25px calc(100% + 2px) no-repeat "    \
+    "local,"                                                                                                 \
+    "linear-gradient(to right,var(--shadow),transparent) 0 0/14px 100% no-repeat,"                           \
+    "linear-gradient(to left,var(--shadow),transparent) 100% 0/14px 100% no-repeat"
 static const char style[] =
-    ":root{color-scheme:light dark;--ink:#222;--pale:#555;--rule:#ddd;--chosen:#e3eef9;--ground:#fff}"
+    ":root{color-scheme:light "
+    "dark;--ink:#222;--pale:#555;--rule:#ddd;--chosen:#e3eef9;--ground:#fff;--shadow:#888}"
     "@media(prefers-color-scheme:dark){:root{--ink:#ddd;--pale:#aaa;--rule:#444;--chosen:#1d3a57;--ground:#"
-    "181a1d}}"
+    "181a1d;--shadow:#888}}"
     "body{font:15px/1.5 sans-serif;color:var(--ink);background:var(--ground);max-width:1200px;margin:2em "
     "auto;padding:0 1em}"
     "h1{font-size:24px}h2{font-size:18px;margin-top:2em}"
-    "table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto}"
+    "table{border-collapse:collapse;margin:1em 0;display:block;width:fit-content;max-width:100%;" SCROLLS "}"
     "td,th{padding:.25em .9em;text-align:right;border-bottom:1px solid var(--rule)}th{vertical-align:bottom}"
     "td:first-child,th:first-child{text-align:left;white-space:nowrap}"
     ".chosen td{background:var(--chosen);font-weight:bold}.note{color:var(--pale);max-width:900px}"
     "code{overflow-wrap:anywhere}"
-    ".figure{overflow-x:auto}.figure svg{max-width:100%;height:auto;border-radius:4px}"
-    ".row{display:flex;flex-wrap:wrap;gap:1em}.row .figure{flex:1 1 420px}"
-    "@media(max-width:700px){.figure svg{max-width:none;width:620px}td,th{padding:.25em "
-    ".5em}td{white-space:nowrap}}";
+    ".figure{" SCROLLS "}.figure svg{display:block;max-width:100%;height:auto}.figure .back{fill:none}"
+    ".row{display:flex;flex-wrap:wrap;gap:1em}.row .figure{flex:1 1 420px;min-width:0}"
+    "@media(max-width:700px){.row{display:block}.figure svg{max-width:none;width:620px}td,th{padding:.25em "
+    ".5em}td{white-space:nowrap}td:first-child,th:first-child{position:sticky;left:0;background:var(--ground)"
+    ";"
+    "min-width:8em;max-width:40vw;white-space:normal;overflow-wrap:anywhere}"
+    ".chosen td:first-child{background:var(--chosen)}}";
 
 void cli_page_text(FILE *stream, const char *text)
 {
