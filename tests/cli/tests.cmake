@@ -1,5 +1,5 @@
 # The commands' frame is no part of the library: tests of it compile it in, with what commands they need.
-foreach(file frame/command frame/help frame/nearest frame/options frame/progress frame/terminal)
+foreach(file frame/command frame/help frame/margin frame/nearest frame/options frame/progress frame/terminal)
   foreach(test options option_rows tokenize_memory bench_roofs gain pipeline_links)
     target_sources(cli_test_${test} PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/${file}.c)
   endforeach()
