@@ -42,6 +42,8 @@ if(Python3_FOUND)
     add_test(NAME cli/${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/${name}.py)
   endforeach()
   set_tests_properties(cli/test_model_files cli/test_gguf cli/test_readme_tables cli/test_bench_schedule cli/test_bench_signature cli/test_bench_affinity PROPERTIES LABELS cli TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT "${program}")
+  add_test(NAME cli/test_pages_shown COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_pages_shown.py)
+  set_tests_properties(cli/test_pages_shown PROPERTIES LABELS cli TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT "${program};COT_BUILD=${PROJECT_BINARY_DIR}")
   add_test(NAME cli/test_faults COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.py 6)
   set(seconds 1)
   if(COT_SANITIZE) # processes that end are looked through for leaks first
