@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "placement/seats.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -93,13 +94,16 @@ static cot_status measure_tokens(cot_place_figures *f, measurement *m, cot_error
         if (status == COT_OK) walk_layer(sum, &local, m, l, at);
         layers++;
     }
-    for (int64_t i = 0; i < t->n_tokens; i++) mean += sum[i] / (double)t->n_tokens;
+    mean = sum[0]; // of tokens that all cost the same it is that, whatever their number
+    for (int64_t i = 0; i < t->n_tokens; i++) mean += (sum[i] - sum[0]) / (double)t->n_tokens;
     for (int64_t i = 0; i < t->n_tokens; i++)
         square += (sum[i] - mean) * (sum[i] - mean) / (double)t->n_tokens;
     free(sum);
     const double activations = (double)layers * (double)t->n_tokens * t->top_k;
     f->token_mean = mean;
-    f->token_std = sqrt(square);
+    // Of tokens that cost the same, sums in other orders differ by what rounding each term leaves.
+    const double rounding = (double)layers * t->top_k * DBL_EPSILON * fabs(mean);
+    f->token_std = sqrt(square) > rounding ? sqrt(square) : 0;
     f->lar = activations > 0 ? local / activations : 0;
     return status;
 }

@@ -266,6 +266,31 @@ static void test_one_sender(void **state)
     }
 }
 
+/* Tokens that all cost the same, in sums that round, deviate by nothing. */
+static void test_no_deviation(void **state)
+{
+    scratch_pad *pad = *state;
+    double cost[L * S];
+    for (int i = 0; i < L * S; i++) cost[i] = 0.1;
+    for (int round = 0; round < 20; round++) {
+        world w;
+        cot_costs costs;
+        cot_place_figures f;
+        cot_error error;
+        make(pad, &w, 1);
+        const cot_costs_options made_by = {.size = sizeof made_by, .cost = cost, .n_ranks = S};
+        const cot_place_measure_options o = {
+            .size = sizeof o, .load = &w.load, .costs = &made_by, .trace = &w.trace};
+        assert_int_equal(cot_costs_open(&costs, &w.load, NULL, &made_by, &error), COT_OK);
+        assert_int_equal(cot_place_measure(&f, &w.map, &costs, &o, &error), COT_OK);
+        near(f.token_mean, 0.1 * L * K);
+        assert_true(f.token_std == 0);
+        cot_place_figures_free(&f);
+        cot_costs_free(&costs);
+        drop(&w);
+    }
+}
+
 static void test_ranks(void **state)
 {
     scratch_pad *pad = *state;
@@ -314,6 +339,6 @@ static void test_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_measure), cmocka_unit_test(test_one_sender),
-                                       cmocka_unit_test(test_ranks)};
+                                       cmocka_unit_test(test_no_deviation), cmocka_unit_test(test_ranks)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
