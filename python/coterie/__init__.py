@@ -14,6 +14,7 @@ from ._engine import Engine, Generation, Token
 from ._evaluate import Figures, evaluate
 from ._group import Groups, group
 from ._library import Error, Notice
+from ._library import version as __version__
 from ._place import Placement, place
 from ._predict import Evaluation, predict
 from ._trace import Trace, read_trace

@@ -49,6 +49,8 @@ def _open():
 
 
 library = _open()
+library.cot_version.restype = ctypes.c_char_p
+version = library.cot_version().decode()
 free = ctypes.CDLL(None).free
 free.argtypes, free.restype = [ctypes.c_void_p], None
 

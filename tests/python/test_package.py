@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,12 @@ def python(code, **environment):
     """Runs code in a fresh Python."""
     env = {k: v for k, v in os.environ.items() if k not in ("COTERIE_LIBRARY", "PYTHONPATH")}
     return subprocess.run([sys.executable, "-B", "-c", code], env={**env, **environment}, capture_output=True, text=True)
+
+
+class Package(unittest.TestCase):
+    def test_version(self):
+        project = re.search(r"project\(coterie VERSION ([0-9.]+)", (SOURCE / "CMakeLists.txt").read_text())
+        self.assertEqual(coterie.__version__, project[1])
 
 
 class Eplb(unittest.TestCase):
