@@ -4,6 +4,7 @@
 
 #include "coterie/status.h"
 #include "coterie/trace.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,7 @@ typedef struct cot_expert_map {
 typedef struct cot_expert_map_format {
     const char *name;
     const char *text; // what it is, one line
+    bool empty_slots; // it says maps whose ranks hold unequal numbers of experts; else writing refuses those
 } cot_expert_map_format;
 /* All of them, "coterie" first; ends with a NULL name. */
 extern const cot_expert_map_format cot_expert_map_formats[];

@@ -47,12 +47,54 @@ static void test_place(void **state)
     assert_string_equal(c.out,
                         "6\n\"0\":\n\"1\":\n\"2\":\n"); // 5 rows and the line that opens them; 3 MoE layers
     assert_non_null(strstr(c.err, "2 of 5 layers, layer 0 the first, have no load"));
+}
+
+/* Engines whose maps have no empty slots: where a method may give ranks unequal numbers of experts, that is refused before it
+ * is solved, with what would do; a map of the same limits is written where ranks may be unequal, or cannot be. */
+static void test_unequal_ranks(void **state)
+{
+    scratch_pad *pad = *state;
+    static const struct {
+        const char *options;
+        int status;
+        const char *words;
+    } rows[] = {
+        // 6 experts
+        {"--ranks 2 --method ilpload --to sglang", 0, "start SGLang"},
+        {"--ranks 2 --method ilpload --slots 6 --to sglang", 0, "start SGLang"},
+        {"--ranks 2 --c-layer 3 --to tensorrt-llm", 0, "start TensorRT-LLM"},
+        {"--ranks 2 --c-layer 4 --to sglang", 2,
+         "--to sglang needs as many experts on every rank, which ilpload does not give 6 experts on 2 ranks "
+         "where "
+         "--c-layer lets some have more: --method balance"},
+        {"--ranks 2 --c-layer 4 --to omni-infer", 0, ""},
+        {"--ranks 4 --method ilpload --to sglang", 2,
+         "6 experts on 4 ranks: --method balance fills every slot"},
+        {"--ranks 4 --method greedy --to vllm", 2,
+         "--to vllm needs as many experts on every rank, which greedy "},
+        {"--ranks 4 --method rr --to tensorrt-llm", 2, "--to tensorrt-llm needs"},
+        {"--ranks 4 --method ilp --to vllm-ascend", 2, "--to vllm-ascend needs"},
+        {"--ranks 4 --method ilpload --to coterie", 0, ""},
+        {"--ranks 4 --method balance --to sglang", 0, "--ep-num-redundant-experts 2 "},
+        {"--ranks 4 --method eplb --slots 12 --to vllm", 0, "\"num_redundant_experts\": 6"},
+        {"--ranks 4 --method none --to vllm", 1, "'none' is no placement method"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "rm -f no; \"$coterie\" place --load $samples/sglang-per-token -o no %s",
+                 rows[i].options);
+        run_line(pad, line);
+        if (c.status != rows[i].status || !strstr(c.err, rows[i].words))
+            fail_msg("%s: %d, %s", rows[i].options, c.status, c.err);
+        assert_int_equal(c.out[0] != 0, c.status == 0);
+        assert_int_equal(access(in_scratch(pad, "no"), F_OK), c.status ? -1 : 0);
+    }
+    // What no method made is refused while it is written.
     run_line(pad,
-             "\"$coterie\" place --load $samples/sglang-per-token --topology complete:ranks=2 --c-layer 4 "
-             "--to sglang -o no.json");
+             "\"$coterie\" place --load $samples/sglang-per-token --ranks 4 --method ilpload -o uneven && "
+             "\"$coterie\" place convert uneven --to sglang -o no");
     assert_int_equal(c.status, 1);
     assert_non_null(strstr(c.err, "the format needs the same number"));
-    assert_int_equal(access(in_scratch(pad, "no.json"), F_OK), -1);
 }
 
 /* Rows without layer numbers, fewer than the model has layers, are the model's first ones if that is said, and never else. */
@@ -165,8 +207,9 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_place),
-                                       cmocka_unit_test(test_first_layer), cmocka_unit_test(test_launch),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chain),         cmocka_unit_test(test_place),
+        cmocka_unit_test(test_unequal_ranks), cmocka_unit_test(test_first_layer),
+        cmocka_unit_test(test_launch),        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

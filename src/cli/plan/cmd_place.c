@@ -117,18 +117,18 @@ static cot_status replan(cli_placed *placed, const cli_place_settings *s, const 
     return status;
 }
 
-/* Whether the method's slots may be replicas: those placements are changed, others made afresh. */
-static bool has_replicas(const cli_place_inputs *in)
+/* The method's row; the one without a name where it is none. */
+static const cot_place_method *method_of(const cli_place_inputs *in)
 {
-    for (const cot_place_method *m = cot_place_methods; m->name; m++)
-        if (!strcmp(m->name, in->options.method)) return m->replicas;
-    return false;
+    const cot_place_method *m = cot_place_methods;
+    while (m->name && strcmp(m->name, in->options.method)) m++;
+    return m;
 }
 
 static int change(cli_placed *placed, const cli_place_settings *s, const cli_place_inputs *in)
 {
     cot_error error = {0};
-    placed->has_replicas = has_replicas(in);
+    placed->has_replicas = method_of(in)->replicas; // those placements are changed, others made afresh
     if (!s->current) return CLI_EXIT_OK;
     if (!placed->has_replicas && (s->max_moves >= 0 || s->move_cost > 0))
         return cli_complain("--max-moves and --move-cost limit the moves of balance, eplb, eplb-swap and "
@@ -139,6 +139,31 @@ static int change(cli_placed *placed, const cli_place_settings *s, const cli_pla
     const cot_status status = replan(placed, s, in, &error);
     cli_progress_end(&progress);
     return status == COT_OK ? CLI_EXIT_OK : cli_complain_of(&error);
+}
+
+static const cot_expert_map_format *format_of(const char *name)
+{
+    const cot_expert_map_format *f = cot_expert_map_formats;
+    while (f->name && strcmp(f->name, name)) f++;
+    return f;
+}
+
+/* Whether all ranks are sure to get as many experts, where the format of --to needs that: methods with replicas fill every
+ * slot, others do where no rank may hold more than an even share. */
+static bool map_fits_format(const cli_place_settings *s, const cli_place_inputs *in)
+{
+    const int32_t E = in->costs.n_experts, S = in->costs.n_ranks;
+    const cot_place_method *method = method_of(in); // an unknown one is refused by the solver
+    bool even = E % S == 0;
+    for (int32_t r = 0; in->options.c_layer && !in->options.slots && r < S; r++)
+        even = even && in->options.c_layer[r] <= E / S;
+    if (!s->output || format_of(s->to)->empty_slots || !method->name || method->replicas || even) return true;
+    cli_complain("--to %s needs as many experts on every rank, which %s does not give %" PRId32
+                 " experts on %" PRId32
+                 " ranks%s: --method balance fills every slot, with replicas; --to coterie "
+                 "writes unequal ranks",
+                 s->to, method->name, E, S, E % S ? "" : " where --c-layer lets some have more");
+    return false;
 }
 
 /* Whether it is known which of the model's layers the load's rows are. Those of formats without layer numbers may be the MoE layers
@@ -163,6 +188,7 @@ static int place_load(const cli_place_settings *s, cli_place_inputs *in)
     for (size_t i = 0; i < s->loads.count; i++) paths[i] = s->loads.items[i].text;
     int status = cli_place_open_load(in, s, paths, s->loads.count);
     if (status == CLI_EXIT_OK && !rows_are_known(s, &in->load)) status = CLI_EXIT_USAGE;
+    if (status == CLI_EXIT_OK && !map_fits_format(s, in)) status = CLI_EXIT_USAGE;
     if (status == CLI_EXIT_OK) status = solve(&placed, in);
     if (status == CLI_EXIT_OK) status = change(&placed, s, in);
     if (status == CLI_EXIT_OK) status = cli_place_compare(sides, s, in, &placed);
@@ -188,9 +214,7 @@ static int place_load(const cli_place_settings *s, cli_place_inputs *in)
 /* Options that would do nothing, or fail after all work is done. */
 static bool options_fit(const cli_place_settings *s)
 {
-    const cot_expert_map_format *f = cot_expert_map_formats;
-    while (f->name && strcmp(f->name, s->to)) f++;
-    if (!f->name)
+    if (!format_of(s->to)->name)
         cli_complain("--to '%s' is no format of placements", s->to);
     else if (!s->output && (strcmp(s->to, cot_expert_map_formats[0].name) || s->layers))
         cli_complain("--to and --layers need -o OUT: no placement is written without it");

@@ -15,13 +15,15 @@ enum format { COTERIE, SGLANG, VLLM, TENSORRT, ASCEND, OMNI, FORMATS };
 static const size_t MAX_BYTES = (size_t)512 << 20;
 
 const cot_expert_map_format cot_expert_map_formats[FORMATS + 1] = {
-    [COTERIE] = {"coterie", "JSON: sizes, layer numbers and physical_to_logical_map, -1 in empty slots"},
+    [COTERIE] = {"coterie", "JSON: sizes, layer numbers and physical_to_logical_map, -1 in empty slots",
+                 true},
     [SGLANG] = {"sglang",
                 "JSON of SGLang's --init-expert-location: physical_to_logical_map, a row for every layer"},
     [VLLM] = {"vllm", "a JSON line eplb_initial_mapping of vLLM's static mapping"},
     [TENSORRT] = {"tensorrt-llm", "YAML of TensorRT-LLM's load balancer: initial_global_assignments"},
     [ASCEND] = {"vllm-ascend", "JSON of vllm-ascend's expert map: layer_list of device_list"},
-    [OMNI] = {"omni-infer", ".npy of omni-infer's placement pattern: ranks, layers, experts as 0 and 1"},
+    [OMNI] = {"omni-infer", ".npy of omni-infer's placement pattern: ranks, layers, experts as 0 and 1",
+              true},
 };
 
 static const struct codec {
