@@ -201,6 +201,35 @@ static void test_moves(void **state)
            "none/such.csv");
 }
 
+/* Who runs without a map has no file of it. */
+static void test_moves_from_contiguous(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options, *map;
+    } rows[] = {{"--ranks 2 --method balance", "[[0,1,2,3],[0,1,2,3]]"},
+                {"--ranks 2 --slots 6 --method balance", "[[0,1,2,3,0,1],[0,1,2,3,0,1]]"},
+                {"--ranks 2x1 --method ilpload", "[[0,1,2,3],[0,1,2,3]]"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char line[256], map[128];
+        json_t *o[2];
+        snprintf(map, sizeof map, "{\"physical_to_logical_map\": %s}", rows[i].map);
+        put("plain.json", map);
+        for (int k = 0; k < 2; k++) {
+            snprintf(line, sizeof line, PLACE "c.csv %s --current %s --json", rows[i].options,
+                     k ? "contiguous" : "plain.json");
+            o[k] = run_json(line);
+        }
+        assert_true(i == 1 || real(o[0], "moves") > 0);
+        assert_true(real(o[0], "moves") == real(o[1], "moves"));
+        assert_true(json_equal(json_object_get(o[0], "transfers"), json_object_get(o[1], "transfers")));
+        const json_t *before = json_object_get(o[1], "before");
+        assert_string_equal(json_string_value(json_object_get(before, "name")), "contiguous");
+        assert_true(real(before, "worst_peak") == real(json_object_get(o[0], "before"), "worst_peak"));
+        json_decref(o[0]), json_decref(o[1]);
+    }
+}
+
 /* Layers that do not run yet come from storage. */
 static void test_moves_from_storage(void **state)
 {
@@ -278,7 +307,10 @@ static void test_refusals(void **state)
     refuse(PLACE "--evaluate a.csv --ranks 2", "--placement");
     refuse(PLACE "--evaluate a.csv --placement old.json --topology complete:ranks=3",
            "has 2 ranks, the cluster 3");
-    refuse(PLACE "--load a.csv b.csv --ranks 2", "unexpected argument");
+    refuse(PLACE "--evaluate a.csv b.csv --placement a.json --ranks 2", "unexpected argument 'b.csv'");
+    refuse(PLACE "--evaluate a.csv --load a.csv --placement a.json --ranks 2", "exclude each other");
+    refuse(PLACE "--ranks 2", "no load given: LOAD");
+    refuse(PLACE "nowhere.csv --ranks 2", "nowhere.csv");
     put("huge.csv", "layer,expert,tokens\n0,0,1e308\n0,1,1e308\n");
     refuse(PLACE "--load huge.csv --ranks 2", "too large");
     refuse(PLACE "--load a.csv --ranks 2 --to magic -o x.json", "'magic' is no format");
@@ -380,6 +412,16 @@ static void test_goal(void **state)
     run_line(PLACE "--load a.csv --ranks 2x2");
     assert_non_null(strstr(c.out, "every rank evenly: the load does not say"));
     assert_non_null(strstr(c.out, "all maps cost the same"));
+    // A row of the distance, in the unit that the report has it in; none where there is no distance.
+    run_line(PLACE "pairs.csv --ranks 2x1"); // half of the activations go 1 hop and come back: 2 hops each
+    assert_non_null(strstr(c.out, "hops an activation                               1.0000          0.0000"));
+    run_line(PLACE "pairs.csv --ranks 2x1 --distance cost");
+    assert_non_null(strstr(c.out, "microseconds an activation"));
+    put("near.json", "[[1, 3]]"); // 80 of 100 are on the first rank's side, and 50 after
+    run_line(PLACE "pairs.csv --cost near.json");
+    assert_non_null(strstr(c.out, "cost an activation                               1.4000          2.0000"));
+    run_line(PLACE "pairs.csv --ranks 2");
+    assert_null(strstr(c.out, "an activation  "));
     run_line(PLACE "--load a.csv --ranks 2x2 --attention paper");
     assert_non_null(strstr(c.out, "--attention paper"));
     run_line(PLACE "--evaluate a.csv --placement a.json --topology complete:ranks=2");
@@ -528,11 +570,13 @@ int main(void)
 {
     if (!mkdtemp(folder)) return 1;
     put("a.csv", "layer,expert,tokens\n4,0,10\n4,1,20\n4,2,30\n4,3,4\n6,0,10\n6,1,9\n6,2,18\n6,3,9\n");
+    put("c.csv", "layer,expert,tokens\n0,0,20\n0,1,21\n0,2,4\n0,3,3\n1,0,10\n1,1,9\n1,2,1\n1,3,2\n");
     put("cost.json", "[[0, 5], [0, 9]]");
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_place),
                                        cmocka_unit_test(test_dense_rows),
                                        cmocka_unit_test(test_replan),
                                        cmocka_unit_test(test_moves),
+                                       cmocka_unit_test(test_moves_from_contiguous),
                                        cmocka_unit_test(test_moves_from_storage),
                                        cmocka_unit_test(test_other_slots),
                                        cmocka_unit_test(test_leniency),

@@ -82,7 +82,9 @@ static cot_status replan(cli_placed *placed, const cli_place_settings *s, const 
                                             .first_layer = (int32_t)s->first_layer,
                                             .ranks = in->costs.n_ranks,
                                             .say = note};
-    cot_status status = cot_expert_map_read(current, s->current, &options, error);
+    cot_status status = !strcmp(s->current, "contiguous")
+                            ? cli_place_contiguous(current, in, placed, error)
+                            : cot_expert_map_read(current, s->current, &options, error);
     if (status != COT_OK) return status;
     if (keep) {
         const cot_replan_options replan_options = {.size = sizeof replan_options,
@@ -183,10 +185,12 @@ static int place_load(const cli_place_settings *s, cli_place_inputs *in)
     cli_placed placed = {0};
     cli_place_side sides[2] = {0};
     cot_error error = {0};
-    const char **paths = malloc((s->loads.count + 1) * sizeof *paths);
+    const size_t named = s->loads.count, n = named + s->more.count;
+    const char **paths = malloc(n * sizeof *paths);
     if (!paths) return cli_complain("out of memory");
-    for (size_t i = 0; i < s->loads.count; i++) paths[i] = s->loads.items[i].text;
-    int status = cli_place_open_load(in, s, paths, s->loads.count);
+    for (size_t i = 0; i < n; i++)
+        paths[i] = i < named ? s->loads.items[i].text : s->more.items[i - named].text;
+    int status = cli_place_open_load(in, s, paths, n);
     if (status == CLI_EXIT_OK && !rows_are_known(s, &in->load)) status = CLI_EXIT_USAGE;
     if (status == CLI_EXIT_OK && !map_fits_format(s, in)) status = CLI_EXIT_USAGE;
     if (status == CLI_EXIT_OK) status = solve(&placed, in);
@@ -229,13 +233,13 @@ static int place(const void *context)
 {
     const cli_place_settings *s = context;
     cli_place_inputs in = {0};
-    int tasks = (s->loads.count > 0) + (s->evaluate != NULL) + (s->drift.count > 0);
+    const bool alone = s->more.count && !s->evaluate && !s->drift.count;
+    int tasks = (s->loads.count > 0 || alone) + (s->evaluate != NULL) + (s->drift.count > 0);
     if (tasks != 1) {
-        cli_complain(tasks ? "--load, --evaluate and --drift exclude each other"
-                           : "no load given: --load FILE");
+        cli_complain(tasks ? "--load, --evaluate and --drift exclude each other" : "no load given: LOAD");
         return CLI_EXIT_USAGE;
     }
-    if (s->more.count && !s->drift.count) {
+    if (s->more.count && s->evaluate) {
         cli_complain("unexpected argument '%s'", s->more.items[0].text);
         return CLI_EXIT_USAGE;
     }
@@ -348,7 +352,8 @@ static const cli_option output_options[] = {
 
 static const cli_option other_options[] = {
     {"current", 0, CLI_OPTION_TEXT, "PLACEMENT", NULL,
-     "the running placement: methods with replicas reach the fresh plan's balance from it with few moves",
+     "the running placement: methods with replicas reach the fresh plan's balance from it with few moves; "
+     "contiguous: what engines run without a map, in as many slots",
      AT(current)},
     {"max-moves", 0, CLI_OPTION_INTEGER, "N", "-1",
      "experts that ranks may fetch, over all layers; -1: as many as needed", AT(max_moves), .least = -1,
@@ -401,7 +406,10 @@ const cli_command cli_cmd_place = {
                                                      {"Other tasks", other_options, 0},
                                                      {0}},
                 .positionals =
-                    (const cli_positional[]){{"LOAD", 0, 256, "more loads for --drift", AT(more)}, {0}},
+                    (const cli_positional[]){{"LOAD", 0, 256,
+                                              "loads, as --load takes them, or more of them for --drift",
+                                              AT(more)},
+                                             {0}},
                 .given = AT(given)},
     .settings_bytes = sizeof(cli_place_settings),
     .run = place};

@@ -64,6 +64,9 @@ typedef struct cli_place_side {
     double *traffic;      // [S][S] activations from rank to rank; NULL where nobody asked for it or knows
 } cli_place_side;
 
+/* What an engine runs without a map, in as many slots as the placement has. The caller frees it. */
+cot_status cli_place_contiguous(cot_expert_map *map, const cli_place_inputs *in, const cli_placed *placed,
+                                cot_error *error);
 /* The placement in use, or where none is given contiguous experts, and the new one. Prints what is wrong. The caller
  * closes both, also after a failure. */
 int cli_place_compare(cli_place_side sides[2], const cli_place_settings *s, const cli_place_inputs *in,
@@ -81,6 +84,10 @@ void cli_place_add_sides(json_t *to, const cli_place_side sides[2], const cli_pl
 void cli_place_warn(const cli_place_side sides[2], const cli_place_inputs *in);
 /* Who sends tokens; NULL where nothing asks for it. */
 const char *cli_place_senders(const cli_place_settings *s, const cli_place_inputs *in);
+/* What distances are told in: "hops", "microseconds", or "cost" where --cost gives them. */
+const char *cli_place_unit(const cli_place_inputs *in);
+/* What a mean activation costs there and back; 0 where there is none. */
+double cli_place_per_activation(const cot_place_value *v);
 /* Balancedness as the engine of --to computes it, and what it calls that. */
 double cli_place_balancedness_of(const cot_balancedness *b, const cli_place_settings *s);
 const char *cli_place_balancedness_name(const cli_place_settings *s);

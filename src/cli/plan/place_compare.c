@@ -46,6 +46,14 @@ static const char *base_name(const char *path)
     return slash && slash[1] ? slash + 1 : path;
 }
 
+cot_status cli_place_contiguous(cot_expert_map *map, const cli_place_inputs *in, const cli_placed *placed,
+                                cot_error *error)
+{
+    const int32_t slots = placed->map.n_ranks * placed->map.slots_per_rank;
+    const bool filled = in->options.slots || placed->has_replicas;
+    return cot_place_contiguous(map, &in->costs, filled ? slots : 0, error);
+}
+
 int cli_place_compare(cli_place_side sides[2], const cli_place_settings *s, const cli_place_inputs *in,
                       const cli_placed *placed)
 {
@@ -57,9 +65,7 @@ int cli_place_compare(cli_place_side sides[2], const cli_place_settings *s, cons
         status = cli_place_open_side(&sides[0], base_name(s->current), &placed->current, in, s->report, NULL);
     if (status != COT_OK) {
         cli_place_close_side(&sides[0]);
-        const int64_t slots = (int64_t)placed->map.n_ranks * placed->map.slots_per_rank;
-        const bool filled = in->options.slots || placed->has_replicas;
-        status = cot_place_contiguous(&plain, &in->costs, filled ? (int32_t)slots : 0, &error);
+        status = cli_place_contiguous(&plain, in, placed, &error);
         if (status == COT_OK)
             status = cli_place_open_side(&sides[0], "contiguous", &plain, in, s->report, &error);
     }
@@ -98,6 +104,16 @@ const char *cli_place_balancedness_name(const cli_place_settings *s)
                                             : "balancedness (sglang)";
 }
 
+const char *cli_place_unit(const cli_place_inputs *in)
+{
+    return !in->has_topology ? "cost" : in->costs_options.metric.cost ? "microseconds" : "hops";
+}
+
+double cli_place_per_activation(const cot_place_value *v)
+{
+    return v->activations > 0 ? v->objective / v->activations : 0;
+}
+
 enum { NAME = 39, CELL = 16 };
 
 static void row(const char *name, const char *format, double before, double after)
@@ -121,6 +137,11 @@ void cli_place_print_sides(const cli_place_side sides[2], const cli_place_settin
     row("peak over mean rank, mean layer", "%*.4f", a->mean_peak, b->mean_peak);
     row(cli_place_balancedness_name(s), "%*.4f", cli_place_balancedness_of(&a->balancedness, s),
         cli_place_balancedness_of(&b->balancedness, s));
+    if (in->has_topology || in->matrix) {
+        char name[NAME];
+        snprintf(name, sizeof name, "%s an activation", cli_place_unit(in));
+        row(name, "%*.4f", cli_place_per_activation(&a->value), cli_place_per_activation(&b->value));
+    }
     if (a->between_nodes < 0) return;
     row("activations that leave their node, %", "%*.2f", 100 * a->between_nodes, 100 * b->between_nodes);
     row("  a token, in all layers", "%*.2f", a_token(a, in), a_token(b, in));

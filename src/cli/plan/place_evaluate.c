@@ -13,7 +13,7 @@ static int print_evaluation(const cli_place_settings *s, const cot_place_figures
 {
     const cot_place_value *v = &f->value;
     const cot_balancedness *b = &f->balancedness;
-    const double per_activation = v->activations > 0 ? v->objective / v->activations : 0;
+    const double per_activation = cli_place_per_activation(v);
     const bool by_token = f->token_std >= 0;
     if (!s->json) {
         printf("objective     %.10g, %.6g per activation\n", v->objective, per_activation);

@@ -48,7 +48,7 @@ static int print_json(const cli_place_settings *s, const cli_place_inputs *in, c
                       const cli_place_side sides[2])
 {
     const cot_place_value *v = &p->value;
-    double per_activation = v->activations > 0 ? v->objective / v->activations : 0;
+    double per_activation = cli_place_per_activation(v);
     json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:i}", "method", in->options.method, "layers",
                           (int)in->costs.n_layers, "experts", (int)in->costs.n_experts, "ranks",
                           (int)in->costs.n_ranks, "slots_per_rank", (int)p->map.slots_per_rank);
@@ -117,7 +117,7 @@ static int print_text(const cli_place_settings *s, const cli_place_inputs *in, c
     if (in->costs.indifferent)
         printf("note        all maps cost the same on the way here: only balance tells them apart\n");
     printf("objective   %.10g\n", v->objective);
-    printf("  per activation %.6g", v->activations > 0 ? v->objective / v->activations : 0);
+    printf("  per activation %.6g", cli_place_per_activation(v));
     if (in->load.top_k > 0 && v->activations > 0)
         printf(", per token %.6g (%" PRId32 " experts in each of %" PRId32 " layers)",
                v->objective / v->activations * in->load.top_k * in->costs.n_layers, in->load.top_k,

@@ -10,22 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the columns `hops an activation` and the like. */
-static const char *unit_of(const cli_place_inputs *in)
-{
-    return !in->has_topology ? "cost" : in->costs_options.metric.cost ? "microseconds" : "hops";
-}
-
 static void cell(FILE *f, const char *format, double x)
 {
     fputs("<td>", f);
     if (!isnan(x)) fprintf(f, format, x);
     fputs("</td>", f);
-}
-
-static double per_activation(const cot_place_value *v)
-{
-    return v->activations > 0 ? v->objective / v->activations : 0;
 }
 
 /* A line of the table; `dearer` is what the placement costs more than the one in use, as a share of that. */
@@ -37,7 +26,7 @@ static void line(FILE *f, const char *name, const char *mark, const cli_place_si
     fprintf(f, "<tr%s><td>", *mark ? " class=\"chosen\"" : "");
     cli_page_text(f, name);
     fprintf(f, "%s</td>", mark);
-    cell(f, "%.5g", per_activation(v));
+    cell(f, "%.5g", cli_place_per_activation(v));
     const double more = side == before || !(base > 0) ? NAN : 100 * (v->objective / base - 1);
     cell(f, fabs(more) < 0.05 ? "the same" : "%+.1f %%", more);
     cell(f, "%.2f %%", v->dual > 0 && v->objective > 0 ? 100 * (1 - v->dual / v->objective) : NAN);
@@ -70,7 +59,7 @@ static void other_method(FILE *f, const cot_place_method *method, const cli_plac
 static void table(FILE *f, const cli_place_settings *s, const cli_place_inputs *in, const cli_placed *placed,
                   const cli_place_side sides[2])
 {
-    const char *unit = unit_of(in);
+    const char *unit = cli_place_unit(in);
     char total[2][CLI_PEOPLE_BYTES], name[128];
     fprintf(f,
             "<h2>Placements</h2>\n<table><tr><th>placement</th><th>%s an<br>activation</th><th>beside the "
@@ -107,7 +96,7 @@ static void distance_map(FILE *f, const cli_place_inputs *in, const char *const 
     size_t S = (size_t)in->topology.n_ranks;
     double *d = malloc(S * S * sizeof *d);
     const cli_plot_map how = {.title = "distance from rank to rank",
-                              .unit = unit_of(in),
+                              .unit = cli_place_unit(in),
                               .x = {"to rank", hosts, NULL},
                               .y = {"from rank", hosts, NULL}};
     fputs("<h2>Distances</h2>\n", f);
