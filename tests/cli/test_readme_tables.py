@@ -1,8 +1,10 @@
-"""README's bytes: the phases that `make demo` shows, the table of bytes a token and that of pipelines, against the program (with --isa avx2, so that
-every processor of the kind writes the same text; skipped on others)."""
+"""README's numbers: the phases that `make demo` shows, the table of bytes a token, that of pipelines, and that of what rounded weights lose (a row
+drawn by chance, all with COT_LONG), against the program (with --isa avx2, so that every processor of the kind writes the same text; skipped on
+others)."""
 
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -72,7 +74,20 @@ def main():
     assert f"as dispatch does: {reduced['combine']} bytes a token instead of {numbers_of(rows, '4', 'tp')[1]} on four\n" in readme, reduced
     assert f"dispatches {bulk['dispatch']} bytes and needs {bulk['metadata']} of metadata there" in readme, bulk
     check_pipelines(readme)
+    check_weights(readme)
     return 0
+
+
+def check_weights(readme):
+    shown = re.findall(r"^\| `(\w+)` \| [\d.]+ \| ([+-][\d.]+) \|", readme, re.M)
+    assert [weights for weights, _ in shown] == ["int8", "fp8", "int4", "mxfp4"], shown
+    for weights, loss in shown if os.environ.get("COT_LONG") else [random.choice(shown)]:
+        tiny = SOURCE / "models" / "tiny"
+        done = subprocess.run([PROGRAM, "eval", tiny, "--tokens", tiny / "heldout.safetensors", "--weights", weights, "--isa", "avx2",
+                               "--compare", tiny], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        more = re.findall(r"^(?!all )\w+ +[\d.]+ +[\d.]+ +([+-][\d.]+) ", done.stdout, re.M)
+        assert len(more) == 8 and max(more, key=float) == loss, (weights, loss, done.stdout)
 
 
 def numbers_of(rows, ranks, attention):
