@@ -47,6 +47,16 @@ static void test_place(void **state)
     assert_string_equal(c.out,
                         "6\n\"0\":\n\"1\":\n\"2\":\n"); // 5 rows and the line that opens them; 3 MoE layers
     assert_non_null(strstr(c.err, "2 of 5 layers, layer 0 the first, have no load"));
+    // A rank's file each, with and without --load, is what their folder is.
+    run_line(
+        pad,
+        "\"$coterie\" place --load $samples/sglang-per-token --ranks 2 -o folder --json >a && "
+        "set -- $samples/sglang-per-token/*.pt && test $# -eq 2 && "
+        "\"$coterie\" place \"$@\" --ranks 2 -o bare --json >b && "
+        "\"$coterie\" place --load \"$1\" \"$2\" --ranks 2 -o mixed --json >c && "
+        "cmp folder bare && cmp folder mixed && grep objective a >want && grep objective b | cmp - want && "
+        "grep -A9 peak_load a >want && grep -A9 peak_load c | cmp - want");
+    if (c.status) fail_msg("%s%s", c.out, c.err);
 }
 
 /* Engines whose maps have no empty slots: where a method may give ranks unequal numbers of experts, that is refused before it
