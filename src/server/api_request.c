@@ -100,8 +100,9 @@ static bool check_both_names(const cot_api_request *r, const char *theirs, const
 {
     const json_t *one = cot_api_get(r->json, theirs), *other = cot_api_get(r->json, ours);
     return !one || !other || json_number_value(one) == json_number_value(other) ||
-           cot_api_fail(error, 400, "invalid_value", theirs, "'%s' is %.10g, '%s' is %.10g: they are one field",
-                        theirs, json_number_value(one), ours, json_number_value(other));
+           cot_api_fail(error, 400, "invalid_value", theirs,
+                        "'%s' is %.10g, '%s' is %.10g: they are one field", theirs, json_number_value(one),
+                        ours, json_number_value(other));
 }
 
 static bool read_simple(cot_api_request *r, cot_api_error *error)
