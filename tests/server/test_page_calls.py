@@ -59,7 +59,6 @@ class Calls(serving.Constrained):
                     window.picture(PICTURES / f"page-calls-{name}.png")
                     # what was said is there again, and the next answer begins behind it
                     window.open(url)
-                    window.run("const s = document.getElementById('conversations'); s.selectedIndex = 1; s.dispatchEvent(new Event('change'))")
                     window.until("return document.querySelectorAll('.said.assistant').length == 1")
                     self.assertEqual(window.run(SHOWN) | {"order": 0}, shown | {"order": 0})
                     self.assertEqual(window.complaints(), [])
