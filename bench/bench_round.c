@@ -1,4 +1,4 @@
-/* What processor time rounding weights to few bits takes: bench_round [ROUNDS]. A round takes the formats one after the other over the
+/* Measures what processor time rounding weights to few bits takes: bench_round [ROUNDS]. A round takes the formats one after the other over the
  * same numbers, which are about normally distributed and rounded to bf16, as weights are. */
 #include "base/rng.h"
 #include "kernels/quantise.h"

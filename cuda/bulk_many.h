@@ -23,7 +23,7 @@ COT_DEVICE many_job bulk_many_job(const bulk_warp &w, int lane, int map, const t
             shared ? 0 : w.rank.tile_slot[tile], rows.n};
 }
 
-/* What is multiplied at once are all columns of a few slots' tiles, whose weights the second cache holds. */
+/* Multiplies all columns of a few slots' tiles at once, so that the second cache holds their weights. */
 template <int MAP> struct bulk_many {
     static constexpr bool BY_TILES = true;
 

@@ -45,7 +45,7 @@ cot_status cot_cuda_device_open(cot_cuda_device *device, const cot_cuda_driver *
                                 const cot_cuda_image *image, cot_error *error);
 void cot_cuda_device_close(cot_cuda_device *device);
 
-/* What people are told of it in `bytes` of text: in tiles of how many rows it multiplies. */
+/* Writes what people are told of the device, in `bytes` of text: in tiles of how many rows it multiplies. */
 void cot_cuda_device_describe(const cot_cuda_device *device, char *text, size_t bytes);
 
 /* The device's context is this thread's until the end of a scope, and then the one that was. */

@@ -45,7 +45,7 @@
       (void *function, unsigned blocks, unsigned blocks_y, unsigned blocks_z, unsigned threads,              \
        unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream, void **parameters))
 
-/* What older drivers lack: NULL there. */
+/* Words that older drivers lack: they are NULL there, so that one without them is taken all the same. */
 #define COT_CUDA_DRIVER_NEWER_LIST(X)                                                                        \
     X(map_tiles, cuTensorMapEncodeTiled,                                                                     \
       (void *map, int type, uint32_t rank, void *at, const uint64_t *sizes, const uint64_t *strides,         \

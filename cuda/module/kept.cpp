@@ -76,7 +76,7 @@ static cot_status send_weights(const cot_cuda_group *g, uint64_t at, const void 
     return cot_cuda_check(driver, driver->to_device(at, from, bytes), "take weights", error);
 }
 
-/* What lies behind `slots` slots of a network that are at `at`: how the device copies tiles of their two matrices. */
+/* Writes behind `slots` slots of a network, which are at `at`, how the device copies tiles of their two matrices. */
 static cot_status send_maps(const cot_cuda_group *g, uint64_t at, const cot::network &n, size_t slots,
                             cot_error *error)
 {

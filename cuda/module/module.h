@@ -10,7 +10,7 @@ typedef struct cot_cuda_module_calls {
     /* Looks for a driver and a device, once; the operators can be opened where that is OK. One thread at a time. Errors: as
      * cot_cuda_device_open and cot_cuda_driver_open have them. */
     cot_status (*find_device)(cot_error *error);
-    /* What people are told of the device that was found, in `bytes` of text. */
+    /* Writes what people are told of the device that was found, in `bytes` of text. */
     void (*describe_device)(char *text, size_t bytes);
     /* The operator's second entry: cot_cuda_forward_device. */
     cot_status (*forward_device)(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,

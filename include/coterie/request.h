@@ -113,7 +113,7 @@ typedef enum cot_finish {
     COT_FINISH_LENGTH,    /* max_tokens, or the end of the forced tokens */
     COT_FINISH_EOS,       /* an end-of-sequence token */
     COT_FINISH_STOP,      /* a stop token, or on_token said so */
-    COT_FINISH_CONTEXT,   /* the model's context is full */
+    COT_FINISH_CONTEXT,   /* it has as many tokens as a sequence may have (cot_engine_info.context_tokens) */
     COT_FINISH_CANCELLED, /* cot_engine_cancel said so */
     COT_FINISH_OVERFLOW, /* its logits, or values before them, are no longer finite: no token could be chosen. Of the step
                            * in which that came about nothing else is told of it. Others are as they would be without. */
