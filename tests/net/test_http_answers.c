@@ -18,6 +18,8 @@ static const struct {
     {"\r\nGET /echo HTTP/1.1\r\nHost: a\r\n\r\n", 200, "GET /echo ? @a\n", false},
     {"GET /echo/%41%2f%c3%a9?a=%20b&c HTTP/1.1\r\nHost: a:80\r\n\r\n", 200,
      "GET /echo/A/\xc3\xa9 ?a=%20b&c @a:80\n", false},
+    {"GET /echo/%f0%90%80%80%f4%8f%bf%bf%e0%a0%80%ed%9f%bf HTTP/1.1\r\nHost: a\r\n\r\n", 200,
+     "GET /echo/\xf0\x90\x80\x80\xf4\x8f\xbf\xbf\xe0\xa0\x80\xed\x9f\xbf ? @a\n", false},
     {"GET /echo/%2541 HTTP/1.1\r\nHost: [::1]:8000\r\n\r\n", 200, "GET /echo/%41 ? @[::1]:8000\n",
      false}, // once
     {"GET http://other:1/echo?x HTTP/1.1\r\nHost: a\r\n\r\n", 200, "GET /echo ?x @other:1\n", false},
@@ -70,6 +72,10 @@ static void test_good(void **state)
             assert_true(test_peer_tell(&peer, "GET /echo/2 HTTP/1.1\r\nHost: b\r\n\r\n"));
             assert_true(test_peer_answer(&peer, &answer, false));
             assert_string_equal(answer.body, "GET /echo/2 ? @b\n");
+            assert_true(test_peer_tell(&peer, "POST /echo/3 HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: "
+                                              "chunked\r\n\r\n2\r\nxy\r\n0\r\n\r\n"));
+            assert_true(test_peer_answer(&peer, &answer, false)); // whatever body was read before
+            assert_string_equal(answer.body, "POST /echo/3 ? @b\nxy");
         }
         test_peer_close(&peer);
         free(answer.body);

@@ -81,7 +81,10 @@ static const struct {
     {"GET /echo/% HTTP/1.1\r\nHost: a\r\n\r\n", 400},
     {"GET /echo/%c3 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
     {"GET /echo/%c0%af HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-    {"GET /echo/%ed%a0%80 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /echo/%e0%9f%bf HTTP/1.1\r\nHost: a\r\n\r\n", 400}, // in more bytes than it takes
+    {"GET /echo/%ed%a0%80 HTTP/1.1\r\nHost: a\r\n\r\n", 400}, // half of a pair
+    {"GET /echo/%f0%8f%bf%bf HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /echo/%f4%90%80%80 HTTP/1.1\r\nHost: a\r\n\r\n", 400}, // beyond U+10FFFF
     {"GET /echo HTTP/1.1\r\nHost: a\r\nExpect: gold\r\n\r\n", 417},
     {"GET /echo HTTP/1.1\r\nHost: a\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n", 400},
     {POST "Content-Type: a/b\r\nContent-Type: c/d\r\nContent-Length: 0\r\n\r\n", 400},

@@ -157,9 +157,43 @@ static void test_trace_times(void **state)
         }
 }
 
+/* Lengths of a trace times a scale: none comes to nothing, and prompts of blocks keep as many, the last one with a token. */
+static void test_scaled_lengths(void **state)
+{
+    scratch_pad *pad = *state;
+    enum { REQUESTS = 5 };
+    static const double scales[] = {0.25, 0.3, 0.0001};
+    static const int64_t input[][REQUESTS] = {{25, 1, 257, 384, 128},
+                                              {30, 1, 309, 461, 154},
+                                              {1, 1, 3, 3, 1}},
+                         output[][REQUESTS] = {{2, 1, 2, 1, 3}, {2, 1, 2, 1, 3}, {1, 1, 1, 1, 1}};
+    put_text(pad, "lengths",
+             "{\"timestamp\": 0, \"input_length\": 100, \"output_length\": 6}\n"
+             "{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n"
+             "{\"timestamp\": 0, \"input_length\": 1025, \"output_length\": 8, \"hash_ids\": [1, 2, 3]}\n"
+             "{\"timestamp\": 0, \"input_length\": 1536, \"output_length\": 0, \"hash_ids\": [1, 2, 4]}\n"
+             "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 10, \"hash_ids\": [5]}\n");
+    for (size_t s = 0; s < sizeof scales / sizeof *scales; s++) {
+        const cot_load_test_options options = {.trace = in_scratch(pad, "lengths"),
+                                               .length_scale = scales[s]};
+        cot_load_test_plan plan;
+        cot_error error;
+        if (cot_load_test_plan_make(&plan, &options, &error)) fail_msg("%s", error.message);
+        assert_int_equal(plan.count, REQUESTS);
+        for (size_t i = 0; i < REQUESTS; i++) {
+            assert_int_equal(plan.requests[i].input_tokens, input[s][i]);
+            assert_int_equal(plan.requests[i].output_tokens, output[s][i]);
+        }
+        assert_int_equal(plan.requests[3].blocks, 3);
+        assert_int_equal(plan.requests[3].novel, 1);
+        cot_load_test_plan_free(&plan);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_times), cmocka_unit_test(test_kinds),
-                                       cmocka_unit_test(test_plan), cmocka_unit_test(test_trace_times)};
+                                       cmocka_unit_test(test_plan), cmocka_unit_test(test_trace_times),
+                                       cmocka_unit_test(test_scaled_lengths)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
