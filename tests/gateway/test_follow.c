@@ -543,12 +543,26 @@ static void test_many_learners(void **state)
     end(w);
 }
 
+/* What a gateway that stood still could not hear does not count as a worker's silence, and nothing else is forgiven. */
+static void test_excused_silence(void **state)
+{
+    (void)state;
+    static const int64_t heard[] = {0, 700, 800, 950, 1000}, later[] = {200, 900, 1000, 1000, 1000};
+    world own, *w = &own;
+    begin(w);
+    for (int i = 0; i < 5; i++) add(w, i, "http://127.0.0.1:1", "one")->heard_ns = heard[i];
+    cot_gateway_excuse_workers(w->g, 1000, 200);
+    for (int i = 0; i < 5; i++) assert_int_equal(w->worker[i].heard_ns, later[i]);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_addresses), cmocka_unit_test(test_no_addresses),
-        cmocka_unit_test(test_replays),   cmocka_unit_test(test_replay_then_snapshot),
-        cmocka_unit_test(test_snapshots), cmocka_unit_test(test_learners),
-        cmocka_unit_test(test_no_book),   cmocka_unit_test(test_many_learners)};
+        cmocka_unit_test(test_addresses),      cmocka_unit_test(test_no_addresses),
+        cmocka_unit_test(test_replays),        cmocka_unit_test(test_replay_then_snapshot),
+        cmocka_unit_test(test_snapshots),      cmocka_unit_test(test_learners),
+        cmocka_unit_test(test_no_book),        cmocka_unit_test(test_many_learners),
+        cmocka_unit_test(test_excused_silence)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -403,9 +403,12 @@ class Choosing(unittest.TestCase):
                 for _ in range(4):  # another engine's stream, also behind a refusal of one that would have been Coterie's
                     self.assertEqual(router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})[2], events)
                 self.assertTrue(busy.bodies)
-        with Engine(reply(b"", 429, Retry_After="7")) as a, Engine(reply(b"", 429, Retry_After="4")) as b, Router([url(a), url(b)]) as router:
-            status, headers, _ = router.send("POST", "/v1/completions", {"prompt": "x"})
-            self.assertEqual((status, headers["Retry-After"]), (429, "4"))
+        for said, told in (("7", "4"), "4"), (("0", "9"), "1"), (("-3", "9"), "1"):  # the least of all, a second at least
+            first, second = (Engine(reply(b"", 429, Retry_After=seconds)) for seconds in said)
+            with first as a, second as b, Router([url(a), url(b)]) as router:
+                status, headers, _ = router.send("POST", "/v1/completions", {"prompt": "x"})
+                self.assertEqual((status, headers["Retry-After"]), (429, told))
+                router.wait(lambda workers: not any(w["running"] for w in workers))  # neither answered nor tokenised
 
 
 NO_PEERS = ("", ",", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://:7000", "tcp://*:7000", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:7x")
