@@ -430,13 +430,17 @@ class Folders(unittest.TestCase):
         end = {"id": 283, "content": "</s>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         model = {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": True, "unk_token": "<unk>"}
         decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
+        longer = {"type": "Replace", "pattern": {"String": "q"}, "content": "ab"}
         with model_without("tokenizer.json") as folder:
-            (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": [end], "decoder": decoder}))
+            (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": [end], "decoder": decoder, "normalizer": longer}))
             with Server(model=folder) as server:
                 for prompt, wanted in [("日</s>ab", [0, 0, 0, 1, 5, 6]), ("x</s>ab", [0, 1, 5, 6]), ("日本</s></s>", [0, 0, 0, 1, 1, 1, 2, 6]),
                                        ("a日", [0, 1, 1, 1])]:
                     choice = server.complete(prompt, max_tokens=0, echo=True, logprobs=0)["choices"][0]
                     self.assertEqual(choice["logprobs"]["text_offset"], wanted)
+                # what the normaliser made has no place in the prompt: tokens have as many characters as their text, up to its end
+                choice = server.complete("aqb", max_tokens=1, echo=True, logprobs=0)["choices"][0]
+                self.assertEqual((choice["text"][:3], choice["logprobs"]["text_offset"]), ("aqb", [0, 1, 2, 3, 3]))
                 # over the chat API the bytes of a part of a character are its own
                 bias = {"logit_bias": {1 + 0xE6: 100}, "temperature": 0, "max_tokens": 1, "logprobs": True}
                 body = {"messages": [{"role": "user", "content": "x"}], **bias}

@@ -200,11 +200,37 @@ static void test_busy(void **state)
     assert_serves(f);
 }
 
+static cot_server *looked_after; // just before a request is read; NULL: none
+
+void __real_cot_preparer_start(cot_preparer *preparer, cot_preparation *preparation);
+void __wrap_cot_preparer_start(cot_preparer *preparer, cot_preparation *preparation);
+
+void __wrap_cot_preparer_start(cot_preparer *preparer, cot_preparation *preparation)
+{
+    if (looked_after) cot_answer_watch(looked_after);
+    __real_cot_preparer_start(preparer, preparation);
+}
+
+/* Of a request that is still to be read the worker can tell nothing: it is not cancelled for that. */
+static void test_reading(void **state)
+{
+    scripted_server *f = *state;
+    open_impatient(f);
+    looked_after = f->server;
+    post_one(f);
+    looked_after = NULL;
+    scripted_admit(f, 0, 0, 1);
+    scripted_token(f, 0, X, COT_FINISH_LENGTH, 2);
+    json_decref(scripted_answer(f));
+    assert_int_equal(f->answer.status, 200);
+    assert_serves(f);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scripted_set_up, scripted_tear_down)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_twice), TEST(test_never), TEST(test_stalls),
-                                       TEST(test_several), TEST(test_busy)};
+    const struct CMUnitTest tests[] = {TEST(test_twice),   TEST(test_never), TEST(test_stalls),
+                                       TEST(test_several), TEST(test_busy),  TEST(test_reading)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,10 @@ if(Python3_EXECUTABLE)
   # Thousands of clients; other people's scanners and load generators, the requests of one, an evaluation harness, and a server for each family.
   set_tests_properties(server/test_endurance server/test_scanners server/test_vllm_requests server/test_guidellm server/test_lm_eval server/test_families PROPERTIES LABELS "server;long" TIMEOUT 1800)
 endif()
+# A server that is looked after while a request is read.
+if(TARGET server_test_faithless)
+  target_link_options(server_test_faithless PRIVATE -Wl,--wrap=cot_preparer_start)
+endif()
 # The test is the server's backend, on its loop.
 if(TARGET server_test_answers)
   target_link_libraries(server_test_answers PRIVATE PkgConfig::EVENT)
