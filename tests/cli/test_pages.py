@@ -160,6 +160,20 @@ class Pages(unittest.TestCase):
         texts = [t.text for t in xml.parse(self.folder / "figure.svg").getroot().iter(SVG + "text")]
         self.assertEqual(texts[-6:], ["0", "5e-11", "1e-10", "1.5e-10", "2e-10", "2.5e-10"])
 
+    def test_long_names_of_hosts(self):
+        """The end of a long name is shown, as many letters as there is room for, and no part of one."""
+        for letter in "zéж日😀":
+            name = 36 * letter + "7"
+            (self.folder / "fabric.txt").write_text(FABRIC.replace("dgx-01", name))
+            (self.folder / "hosts.csv").write_text(f"host,gpu,adapter\n{name},0,mlx5_0\n<dgx&02>,0,mlx5_0\n")
+            self.coterie("topology", "distances", "fabric.txt", "--hosts", "hosts.csv", "--plot", "figure.svg")
+            texts = [t.text for t in xml.parse(self.folder / "figure.svg").getroot().iter(SVG + "text")]
+            for most in (16, 32):  # below, and at the side
+                end = name[-most:]
+                while len(end.encode()) > 60:
+                    end = end[1:]
+                self.assertIn("…" + end, texts)
+
     def test_without_cluster(self):
         self.write_load(1)
         self.coterie("place", "--load", "load.csv", "--ranks", "4", "--report", "page.html")

@@ -89,14 +89,14 @@ static int round_steps(double most)
 /* The end of a long name tells it apart: "...rack-07-dgx-3". No character of UTF-8 is cut. */
 static void shorten(char text[64], const char *name, int most)
 {
-    const char *from = name + strlen(name);
-    int letters = 0;
-    while (from > name && letters < most) {
-        do from--;
-        while (from > name && (*from & 0xc0) == 0x80);
-        letters++;
+    const char *const end = name + strlen(name), *from = end;
+    for (int letters = 0; from > name && letters < most; letters++) {
+        const char *letter = from;
+        do letter--;
+        while (letter > name && (*letter & 0xc0) == 0x80);
+        if (end - letter > 60) break; // the sign before it takes three bytes
+        from = letter;
     }
-    if (strlen(from) > 60) from = name + strlen(name) - 60;
     snprintf(text, 64, "%s%s", from > name ? "…" : "", from);
 }
 
