@@ -3,6 +3,7 @@
 #include "harness/fabric/job.h"
 #include "harness/fabric/launched.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "fabric/reports.h"
 #include "fabric/threads/threads.h"
@@ -304,7 +305,7 @@ static void a_rank_that_is_done_has_not_died(void **state)
 }
 
 static int forks_left = -1;
-static int forks_die; // SIGKILL: by that signal
+static int forks_die; // SIGKILL, SIGSTOP: by that signal
 pid_t __real_fork(void);
 pid_t __wrap_fork(void);
 
@@ -312,7 +313,7 @@ pid_t __wrap_fork(void)
 {
     if (forks_left--) return __real_fork();
     const pid_t child = forks_die ? __real_fork() : -1;
-    if (!child && forks_die == SIGKILL) raise(SIGKILL);
+    if (!child && forks_die > 1) raise(forks_die);
     if (!child) _exit(1);
     return child;
 }
@@ -324,19 +325,21 @@ static void wait_for_root(const cot_rank *rank)
     cot_wait_patiently(rank->fabric, signal, 1, 0, COT_PHASE_CONTROL, NULL);
 }
 
-/* The fourth rank cannot be had, or dies before it begins: the others end, and nothing is left. */
+/* The fourth rank cannot be had, dies or is stopped before it begins: the others end, and nothing is left. Who does not begin
+ * has the whole time-out. */
 static void a_rank_that_cannot_start_fails_the_launch(void **state)
 {
     (void)state;
     if (backend->one_process) skip();
-    const cot_launch_options options = launch_options_of(4, wait_for_root);
+    cot_launch_options options = launch_options_of(4, wait_for_root);
     static const struct {
-        int dies; // SIGKILL: by that signal
+        int dies; // SIGKILL, SIGSTOP: by that signal
         cot_status status;
         const char *message;
     } ways[] = {{0, COT_OUT_OF_MEMORY, "cannot start rank 3 of 4: Resource temporarily unavailable"},
                 {1, COT_OUT_OF_MEMORY, "cannot start rank 3 of 4: its process ended at once"},
-                {SIGKILL, COT_PEER_FAILED, "rank 3 was killed by signal 9 as it began"}};
+                {SIGKILL, COT_PEER_FAILED, "rank 3 was killed by signal 9 as it began"},
+                {SIGSTOP, COT_TIMED_OUT, "rank 3 did not begin within 0.4 s"}};
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         cot_launch *launch = (void *)&forks_left;
         const cot_rank *root;
@@ -344,7 +347,10 @@ static void a_rank_that_cannot_start_fails_the_launch(void **state)
         forks_left = 2;
         forks_die = ways[w].dies;
         errno = EAGAIN;
+        if (ways[w].status == COT_TIMED_OUT) options.timeout_ns = 400000000;
+        const int64_t since_ns = cot_now_ns();
         assert_int_equal(cot_launch_open(&launch, &root, backend, &options, &error), ways[w].status);
+        if (ways[w].status == COT_TIMED_OUT) assert_true(cot_now_ns() - since_ns >= options.timeout_ns);
         forks_left = -1;
         assert_null(launch);
         assert_string_equal(error.message, ways[w].message);
