@@ -59,6 +59,17 @@ static void wrong_caches(void)
     told_gigabytes = 0;
 }
 
+/* As the system spells it for its first processor, where it does. */
+static void names_the_processor(void)
+{
+    char line[512], name[128] = "unknown";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "model name : %127[^\n]", name) == 1) break;
+    if (file) fclose(file);
+    CHECK(strcmp(cot_cpu_name(), name) == 0, "'%s', not '%s'", cot_cpu_name(), name);
+}
+
 int main(void)
 {
     cot_roof roof = {0};
@@ -66,6 +77,7 @@ int main(void)
     enum { BYTES = 8 << 20 };
     printf("cpu %s, last-level cache %zu bytes\n", cot_cpu_name(), cot_last_level_cache_bytes());
     wrong_caches();
+    names_the_processor();
     CHECK(*cot_cpu_name() && cot_cpu_name() == cot_cpu_name(), "a constant name");
     CHECK(cot_roof_measure(&roof, 2, NULL, BYTES, NULL, NULL, &error) == COT_OK, "%s", error.message);
     printf("2 threads: f32 %.3g flop/s, bf16 %.3g flop/s, read %.3g byte/s\n", roof.f32_flops,

@@ -21,13 +21,17 @@ static void agrees(const struct gate_case *c, int64_t tokens, const cot_kernels 
     const cot_gate *gate = &oracle.gate;
     assert_int_equal(cot_gate_check(gate, NULL), COT_OK);
     float *x = draw_floats(draw, tokens * c->hidden, 1);
-    size_t choices = (size_t)(tokens * c->top_k);
-    uint16_t *experts = poisoned(choices * sizeof *experts);
-    float *weights = poisoned(choices * sizeof *weights);
-    float *logits = poisoned((size_t)(tokens * c->experts) * sizeof *logits);
+    const size_t row = (size_t)c->top_k,
+                 choices = (size_t)tokens * row; // with room for a token more behind them
+    uint16_t *experts = poisoned((choices + row) * sizeof *experts),
+             *untouched = poisoned(row * sizeof *untouched);
+    float *weights = poisoned((choices + row) * sizeof *weights);
+    float *logits = poisoned((size_t)((tokens + 1) * c->experts) * sizeof *logits);
     assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits, false}, gate,
                                     kernels, pool, NULL),
                      COT_OK);
+    assert_memory_equal(experts + choices, untouched, row * sizeof *experts);
+    for (size_t i = 0; i < row; i++) assert_true(isnan(weights[choices + i]));
     int64_t compared = 0;
     for (int64_t t = 0; t < tokens; t++) {
         int64_t wanted[COT_MAX_TOP_K];
@@ -52,7 +56,7 @@ static void agrees(const struct gate_case *c, int64_t tokens, const cot_kernels 
         assert_memory_equal(alone, experts + t * c->top_k, (size_t)c->top_k * sizeof *alone);
         assert_memory_equal(alone_weights, weights + t * c->top_k, (size_t)c->top_k * sizeof *alone_weights);
     }
-    free(x), free(experts), free(weights), free(logits);
+    free(x), free(experts), free(weights), free(logits), free(untouched);
     oracle_gate_free(&oracle);
 }
 

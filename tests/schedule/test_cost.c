@@ -531,13 +531,14 @@ static void what_ranks_say_is_believed(void **state)
         int ranks, at_once;
         cot_expert_layout layout = draw_layout(rank_of, &ranks, &at_once, &seed);
         cot_cost cost;
-        cot_cost_load served[8];
+        cot_cost_load served[9];
         cot_cost_init(&cost, prior, EXPERTS, CHOSEN, at_once);
         cot_cost_place(&cost, &layout);
         const cot_cost_step step = decodes_of(2 + (int64_t)(draw(&seed) % 70), 40);
         draw_routing(routed, step.tokens, 1, &seed);
         cot_cost_learn_routing(&cost, routed, LAYERS, STRIDE, (step.tokens + 1) / 2, &layout, scratch);
         count_served(served, rank_of, ranks, step.tokens);
+        served[ranks] = (cot_cost_load){1e9, 1e9, 1e9}; // of no rank
         const cot_cost_load sum = waited_for(served, ranks, at_once);
         const double wanted[3] = {sum.experts / LAYERS, sum.rows / LAYERS, sum.sends / LAYERS};
         const cot_cost_load found = cot_cost_learn_served(&cost, &step, served, ranks, LAYERS);
