@@ -151,23 +151,36 @@ class Page(unittest.TestCase):
             self.assertEqual(window.complaints(), [])
 
     def test_a_key_is_asked_for(self):
-        with mocks(1) as servers, router_with_key(servers) as router:
+        with mocks(1) as servers, router_with_key(servers, "schl\u00fcssel-\u20ac") as router:
             window = self.window
             window.open(url(router) + "/")
-            window.until("return document.getElementById('state').textContent === 'an API key is needed'")
+            asks = "const ask = document.getElementById('ask'); return !ask.hidden && document.getElementById('ask-why').textContent"
+            self.assertEqual(window.until(asks), "This router needs a key:")
+            self.assertEqual(window.run("return [document.activeElement.id, document.getElementById('state').textContent]"), ["secret", "this router needs a key"])
+            window.picture(PICTURES / "router-key.png")
             window.press("#key")
-            window.answer_prompt("sesame")
+            self.assertFalse(window.run(asks))  # whoever closes it
+            window.press("#key")
+            self.assertEqual(window.run(asks), "The router's API key:")
+            window.type("#secret", "wrong" + browser.ENTER)
+            window.until("return document.getElementById('ask-why').textContent === 'This router refuses that key. Another:' && !key")
+            self.assertFalse(window.run("return document.getElementById('ask').hidden"))
+            window.type("#secret", "schl\u00fcssel-\u20ac" + browser.ENTER)
             window.until("return document.querySelectorAll('#workers .dot.up').length === 1")
+            self.assertEqual(window.run("return [document.getElementById('ask').hidden, document.getElementById('secret').value]"), [True, ""])
+            window.open(url(router) + "/")  # the tab keeps it
+            window.until("return document.querySelectorAll('#workers .dot.up').length === 1")
+            self.assertTrue(window.run("return document.getElementById('ask').hidden"))
 
     def test_it_brings_all_that_it_needs(self):
         self.assertEqual(re.findall(r"https?://|<script[^>]+src|<link[^>]+href=\"(?!data:)|@import|url\(|innerHTML", PAGE.read_text()), [])
 
 
-def router_with_key(servers):
+def router_with_key(servers, key):
     path = PICTURES / f"router-key-{os.getpid()}.txt"
-    path.write_text("sesame\n")
+    path.write_text(key + "\n")
     router = Router(servers, "--api-key-file", path)
-    router.key = {"Authorization": "Bearer sesame"}
+    router.key = {"Authorization": "Bearer ".encode() + key.encode()}
     return router
 
 

@@ -92,10 +92,6 @@ class Browser:
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self.call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
-    def answer_prompt(self, text):
-        self.call("POST", "/alert/text", {"text": text})
-        self.call("POST", "/alert/accept")
-
     def answer_question(self, yes):
         """What a page asks by confirm(), which is returned."""
         asked = self.call("GET", "/alert/text")
