@@ -54,6 +54,8 @@ extern const cot_dialect cot_dialects[]; // ends with a NULL name
 extern const cot_dialect cot_dialect_list, cot_dialect_forced;
 /* The family of that name; NULL: there is none. */
 const cot_dialect *cot_dialect_named(const char *name);
+/* The tokens, from number 0 on, that a vocabulary must have or texts of the family cannot be read; NULL: there are no more. */
+const char *cot_dialect_needed_token(const cot_dialect *dialect, size_t number);
 
 /* ---- a parser ---- */
 

@@ -10,16 +10,23 @@ enum { HEADER_BYTES = 4 * COT_DIALECT_NAME_BYTES }; // of a header that are read
 
 typedef enum mark { NONE, CHANNEL, START, MESSAGE, CONSTRAIN, END, OTHER } mark;
 
+/* Messages are told apart by the first ones alone. */
+enum { NEEDED = 5 };
+static const struct {
+    const char *text;
+    mark mark;
+} marks[] = {{"<|start|>", START}, {"<|channel|>", CHANNEL},     {"<|message|>", MESSAGE}, {"<|end|>", END},
+             {"<|call|>", END},    {"<|constrain|>", CONSTRAIN}, {"<|return|>", END}};
+
+const char *cot_dialect_needed_token(const cot_dialect *d, size_t number)
+{
+    return d->form == COT_DIALECT_HARMONY && number < NEEDED ? marks[number].text : NULL;
+}
+
 /* Which of the format's tokens is at `at`, its name, and what comes behind. */
 static cot_dialect_look look_at(const cot_dialect_parser *p, size_t at, mark *m, const char **name,
                                 size_t *bytes, size_t *next)
 {
-    static const struct {
-        const char *text;
-        mark mark;
-    } marks[] = {{"<|channel|>", CHANNEL},     {"<|start|>", START}, {"<|message|>", MESSAGE},
-                 {"<|constrain|>", CONSTRAIN}, {"<|end|>", END},     {"<|call|>", END},
-                 {"<|return|>", END}};
     *m = NONE;
     cot_dialect_look look = cot_dialect_token(p, at, name, bytes, next);
     if (look != COT_DIALECT_YES) return look;

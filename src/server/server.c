@@ -204,13 +204,13 @@ static cot_status check_options(const cot_server_options *o, int64_t longest, co
     return status;
 }
 
-/* The first of a family's tokens that a vocabulary lacks; NULL: none. Messages of gpt-oss are told apart by tokens alone. */
+/* The first of the tokens that a family needs that a vocabulary lacks; NULL: none. */
 static const char *lacked_token(const cot_dialect *d, const cot_tokenizer *tokenizer)
 {
-    static const char *const messages[] = {"<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"};
-    for (size_t i = 0; d && d->form == COT_DIALECT_HARMONY && i < sizeof messages / sizeof *messages; i++)
-        if (cot_tokenizer_added_token(tokenizer, messages[i]) < 0) return messages[i];
-    return NULL;
+    const char *token = NULL;
+    for (size_t i = 0; d && (token = cot_dialect_needed_token(d, i)); i++)
+        if (cot_tokenizer_added_token(tokenizer, token) < 0) break;
+    return token;
 }
 
 /* A family that cannot be read is none where it was found, and an error where the operator has named it. */

@@ -547,9 +547,26 @@ static void test_random_answers_do_not_depend_on_cuts(void **state)
     json_decref(list);
 }
 
+/* Of gpt-oss what its messages begin and end with; any other family is also read in text. */
+static void test_needed_tokens(void **state)
+{
+    (void)state;
+    static const char *const needed[] = {"<|start|>", "<|channel|>", "<|message|>",
+                                         "<|end|>",   "<|call|>",    NULL};
+    for (const cot_dialect *d = cot_dialects; d->name; d++) {
+        const char *const *expected = needed + (strcmp(d->name, "gpt-oss") == 0 ? 0 : 5);
+        for (size_t i = 0; i == 0 || expected[i - 1]; i++) {
+            const char *found = cot_dialect_needed_token(d, i);
+            if (!expected[i]) assert_null(found);
+            if (expected[i]) assert_string_equal(found, expected[i]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_needed_tokens),
         cmocka_unit_test(test_adversarial_answers),
         cmocka_unit_test(test_reasoning_and_calls_take_turns),
         cmocka_unit_test(test_schemas_of_many_references_end),
