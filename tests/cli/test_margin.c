@@ -5,6 +5,7 @@
 
 #include "cli/frame/margin.h"
 
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -223,12 +224,35 @@ static void test_what_is_left_behind_stays(void **state)
     free(out);
 }
 
+static int locales; // that were made
+
+locale_t __real_newlocale(int categories, const char *name, locale_t base);
+locale_t __wrap_newlocale(int categories, const char *name, locale_t base);
+locale_t __wrap_newlocale(int categories, const char *name, locale_t base)
+{
+    locales++;
+    return __real_newlocale(categories, name, base);
+}
+
+/* Text comes in pieces of a few bytes, and a locale takes longer to make than they to be written. */
+static void test_a_locale_is_made_once(void **state)
+{
+    (void)state;
+    free(written("one two three", 13, 20, 1));
+    free(written("one two three", 13, 20, 1));
+    assert_int_equal(locales, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words_stay_whole), cmocka_unit_test(test_what_no_line_holds_is_left),
-        cmocka_unit_test(test_code_ends),        cmocka_unit_test(test_widths),
-        cmocka_unit_test(test_many_bytes),       cmocka_unit_test(test_what_is_left_behind_stays),
+        cmocka_unit_test(test_words_stay_whole),
+        cmocka_unit_test(test_what_no_line_holds_is_left),
+        cmocka_unit_test(test_code_ends),
+        cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_many_bytes),
+        cmocka_unit_test(test_what_is_left_behind_stays),
+        cmocka_unit_test(test_a_locale_is_made_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

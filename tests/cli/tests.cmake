@@ -17,6 +17,7 @@ endforeach()
 foreach(file frame/margin frame/terminal)
   target_sources(cli_test_margin PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/${file}.c)
 endforeach()
+target_link_options(cli_test_margin PRIVATE -Wl,--wrap=newlocale)
 target_sources(cli_test_gain PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/plan/prediction_rows.c)
 target_link_options(cli_test_bench_roofs PRIVATE -Wl,--wrap=cot_roof_measure -Wl,--wrap=cot_engine_describe
                                                  -Wl,--wrap=cot_last_level_cache_bytes)

@@ -212,6 +212,20 @@ class Chat(unittest.TestCase):
                     self.assertTrue(all(len(line) < columns for line in shown[first:-1]), shown)
                     self.assertEqual(terminal.leave(), 0)
 
+    def test_reasoning_at_the_margin(self):
+        """What is told of it is laid out behind what was said before it, and the answer goes on in a line of its own."""
+        deltas = [{"content": "First a word "}, {"reasoning_content": "because"}, {"content": "then another conversation"}]
+        with Peer(*(json.dumps({"choices": [{"delta": delta}]}) for delta in deltas), "[DONE]") as peer:
+            for columns, lines in ((21, ["First a word", "[reasoning ... 7", "bytes]", "then another", "conversation"]),
+                                   (32, ["First a word [reasoning ... 7", "bytes]", "then another conversation"]),
+                                   (60, ["First a word [reasoning ... 7 bytes]", "then another conversation"])):  # fmt: skip
+                terminal = Terminal(f"http://127.0.0.1:{peer.port}", columns=columns)
+                terminal.until("leaves.\r\n.*> ")
+                terminal.type("one\n")
+                shown = [line.rstrip() for line in seen(terminal.until("conversation\r\n.*> "))]
+                self.assertEqual(shown[1:-1], lines)
+                self.assertEqual(terminal.leave(), 0)
+
     def test_another_answer_takes_another_seed(self):
         event = json.dumps({"choices": [{"delta": {"content": "and"}, "finish_reason": "stop"}]})
         for first in (5, 2**63 - 1):

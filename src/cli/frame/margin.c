@@ -78,10 +78,18 @@ static void look_for_a_fence(cli_margin *m, char first)
     if (m->ticks == 3) m->in_a_fence = !m->in_a_fence;
 }
 
+/* By which characters have the same widths whatever language the person speaks. Made once, for as long as the program runs: text comes
+ * in pieces of a few bytes. */
+static locale_t locale_of_widths(void)
+{
+    static locale_t widths;
+    if (!widths) widths = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
+    return widths;
+}
+
 void cli_margin_write(cli_margin *m, const char *text, size_t bytes)
 {
-    // Widths of characters are the same whatever language the person speaks.
-    const locale_t widths = m->columns ? newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0) : (locale_t)0;
+    const locale_t widths = m->columns ? locale_of_widths() : (locale_t)0;
     if (!widths) {
         fwrite(text, 1, bytes, m->file);
         return;
@@ -104,7 +112,6 @@ void cli_margin_write(cli_margin *m, const char *text, size_t bytes)
             write_character(m, text + at, n, width > 0 ? width : 0);
     }
     uselocale(before);
-    freelocale(widths);
 }
 
 void cli_margin_print(FILE *file, const char *format, ...)

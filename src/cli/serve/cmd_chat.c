@@ -30,7 +30,8 @@ struct conversation {
     const char *model;
     cli_growing_text answer; // what is being said
     cli_margin margin;       // of the terminal where it is
-    size_t reasoned;         // bytes of reasoning before it
+    cli_margin aside;        // of the one where reasoning is told of
+    size_t reasoned;         // bytes of reasoning that have come since text did
     size_t asked;            // messages that an answer was asked to
     uint64_t retries;        // of the last one
     bool is_cut;             // the answer has no more room
@@ -99,16 +100,34 @@ static void tell_of_room(const struct conversation *c, const cot_error *refusal)
 
 /* ---- an answer ---- */
 
+/* Begins what is told of reasoning, in the line where the answer stands. */
+static void begin_reasoning(struct conversation *c)
+{
+    static const char begin[] = "[reasoning ...";
+    cli_margin_begin(&c->aside, stderr);
+    if (c->margin.columns) c->aside.column = c->margin.column;
+    cli_margin_write(&c->aside, begin, sizeof begin - 1);
+}
+
+/* Ends it, and the line, where there is any. */
+static void end_reasoning(struct conversation *c)
+{
+    char end[64];
+    if (!c->reasoned) return;
+    const int n = snprintf(end, sizeof end, " %zu bytes]\n", c->reasoned);
+    cli_margin_write(&c->aside, end, (size_t)n);
+    if (c->aside.columns) cli_margin_begin(&c->margin, stdout); // on the same terminal
+    c->reasoned = 0;
+}
+
 /* Reasoning is told of and not shown: it is no answer. */
 static void fold_reasoning(struct conversation *c, const json_t *delta)
 {
     const size_t bytes = json_string_length(json_object_get(delta, "reasoning_content"));
-    const bool ends = c->reasoned && json_string_length(json_object_get(delta, "content"));
-    if (bytes && !c->reasoned) fputs("[reasoning ...", stderr);
+    const bool ends = json_string_length(json_object_get(delta, "content"));
+    if (bytes && !c->reasoned) begin_reasoning(c);
     c->reasoned += bytes;
-    if (!ends) return;
-    fprintf(stderr, " %zu bytes]\n", c->reasoned);
-    c->reasoned = 0;
+    if (ends) end_reasoning(c);
 }
 
 /* Calls are shown, and not made. */
@@ -193,7 +212,7 @@ static bool answer(struct conversation *c)
                                                           on_event, c, &interrupted, &error)
                                       : COT_OK;
     free(request);
-    if (c->reasoned) fprintf(stderr, " %zu bytes]\n", c->reasoned); // no more than that has come
+    end_reasoning(c); // no more than that has come
     if (status != COT_OK) complain_of(c, &error);
     const bool good = status == COT_OK && !c->failed;
     if (good) {
