@@ -69,7 +69,7 @@ typedef struct cot_engine_sizes {
     size_t available_bytes; /* memory that this process may still take now; SIZE_MAX where that is not told */
 } cot_engine_sizes;
 /* Measures a model folder, which is opened once, for each of `count` options: sizes [count]. Of its weights only is read how they are stored; where they are not there, or
- * not whole, config.json alone tells what they would take, those of FP8 or in groups as if they were bf16. Errors: as
+ * not whole, config.json alone tells what they would take, those of FP8 or in groups as if they were bf16; a GGUF file, which has no other, is refused. Errors: as
  * cot_engine_open's, but that a model which is too large is none. Thread-safe. */
 cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
                               size_t count, cot_error *error);

@@ -2,6 +2,7 @@
 #include "engine/measure.h"
 
 #include "base/error.h"
+#include "base/gguf.h"
 #include "base/integers.h"
 #include "coterie/roof.h"
 #include "engine/memory.h"
@@ -461,9 +462,10 @@ cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const
 {
     cot_checkpoint *checkpoint = NULL;
     char *notes = NULL;
-    cot_status status = COT_OK;
+    cot_status status;
     if (count) memset(sizes, 0, count * sizeof *sizes);
-    if (cot_checkpoint_open(&checkpoint, folder, &notes, NULL) != COT_OK)
+    status = cot_checkpoint_open(&checkpoint, folder, &notes, error);
+    if (status != COT_OK && !cot_gguf_is_file(folder))
         status = cot_checkpoint_of_config(&checkpoint, folder, error);
     free(notes);
     for (size_t i = 0; i < count && status == COT_OK; i++)

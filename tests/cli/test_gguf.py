@@ -89,6 +89,18 @@ class Gguf(unittest.TestCase):
             self.assertGreater(sizes["as-stored"], 1.3 * sizes["bf16"])
             self.assertGreater(sizes["bf16"], 1.2 * sizes["int4"])
 
+    def test_a_tensor_that_lacks(self):
+        """`info` refuses what `run` does."""
+        with tempfile.TemporaryDirectory() as folder:
+            whole, model = (GOLDEN / "arch/olmoe.gguf").read_bytes(), pathlib.Path(folder) / "model.gguf"
+            for tensor in (b"blk.0.ffn_gate_inp.weight", b"output_norm.weight"):
+                self.assertEqual(whole.count(tensor), 1)
+                model.write_bytes(whole.replace(tensor, tensor.replace(b"weight", b"height")))
+                told = [run(*words) for words in (("run", model, "-p", "x"), ("info", model), ("info", model, "--json"))]
+                for found in told:
+                    self.assertEqual((found.returncode, found.stdout, found.stderr), (1, b"", told[0].stderr))
+                self.assertRegex(told[0].stderr.decode(), f"^coterie: .*{tensor.decode()}.*\n$")
+
     def test_refusals(self):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "out"
