@@ -1,4 +1,6 @@
 /* JSON with integers beyond 64 bits: they are read as reals, and all else as jansson reads it. */
+#include "harness/allocations.h"
+
 #include "base/json_load.h"
 
 #include <setjmp.h>
@@ -74,9 +76,21 @@ static void test_many(void **state)
     json_decref(list);
 }
 
+/* Where there is no room to read it anew the number is not called too large. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    json_error_t why;
+    const char *text = "[99999999999999999999]";
+    fail_allocation(allocations_so_far() + 1);
+    assert_null(cot_json_load(text, strlen(text), 0, &why));
+    fail_allocation(0);
+    assert_int_equal(json_error_code(&why), json_error_out_of_memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_many)};
+                                       cmocka_unit_test(test_many), cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
