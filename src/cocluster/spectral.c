@@ -178,6 +178,7 @@ static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
         return COT_OK;
     }
     memset(s->centre, 0, D * dims * sizeof *s->centre); // where experts that nobody calls are
+    for (size_t i = E; i < n; i++) s->rank[i] = -1;     // tokens are nowhere yet, whatever came before
     move_centres(s, E, D);
     for (int step = 0; step < STEPS && move_points(s, n, D); step++) move_centres(s, n, D);
     for (size_t e = 0; e < E; e++)

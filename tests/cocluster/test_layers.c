@@ -296,10 +296,61 @@ static void test_nodes(void **state)
     }
 }
 
+/* What experts from e on cost at least, `cost` [E][D] being what each costs on each rank and `room` [D] how many a rank still takes. */
+static double cheapest(const double *cost, int32_t *room, int32_t e, int32_t E, int32_t D)
+{
+    double least = e == E ? 0 : INFINITY;
+    for (int32_t d = 0; d < D && e < E; d++) {
+        if (!room[d]) continue;
+        room[d]--;
+        least = fmin(least, cost[e * D + d] + cheapest(cost, room, e + 1, E, D));
+        room[d]++;
+    }
+    return least;
+}
+
+/* Where no limit binds, no other places of the experts cost less for the tokens' ranks that were found. */
+static void test_steps_over_all_ranks(void **state)
+{
+    (void)state;
+    enum { D = 4, EACH = 2, N = 30, IN = 1, OUT = 4 };
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 11};
+    for (int n = 0; n < 40; n++) {
+        static sample s;
+        const int32_t E = D + below(draw, 5);
+        make_sample(&s, draw, 1, E, N, D, 1);
+        cot_nodes_options options = {sizeof options, options_of(D), D / EACH, IN, OUT, 1};
+        options.group.token_balance = D;
+        options.group.method = "consecutive"; // the steps over all ranks have all to do
+        cot_nodes_grouping found;
+        cot_error error;
+        assert_int_equal(cot_group_hierarchically(&found, s.layer, &options, &error), COT_OK);
+        double cost[MAX_E * D] = {0};
+        int32_t room[D] = {0};
+        for (int32_t e = 0; e < E; e++) room[found.expert_rank[e]]++;
+        for (int64_t i = 0; i < N; i++)
+            for (int64_t k = s.offsets[0][i]; k < s.offsets[0][i + 1]; k++)
+                for (int32_t d = 0; d < D; d++) {
+                    const int32_t at = found.token_rank[i];
+                    const int each = d == at ? 0 : d / EACH == at / EACH ? IN : OUT;
+                    cost[s.expert[0][k] * D + d] += each * (double)s.count[0][k];
+                }
+        const double least = cheapest(cost, room, 0, E, D);
+        if (!near(found.value.cost * (double)found.value.total, least))
+            fail_msg("case %d: %g, and %g are enough", n, found.value.cost * (double)found.value.total,
+                     least);
+        cot_nodes_grouping_free(&found);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_align), cmocka_unit_test(test_align_sizes),
-                                       cmocka_unit_test(test_seat),  cmocka_unit_test(test_transitions),
-                                       cmocka_unit_test(test_joint), cmocka_unit_test(test_nodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_align),
+                                       cmocka_unit_test(test_align_sizes),
+                                       cmocka_unit_test(test_seat),
+                                       cmocka_unit_test(test_transitions),
+                                       cmocka_unit_test(test_joint),
+                                       cmocka_unit_test(test_nodes),
+                                       cmocka_unit_test(test_steps_over_all_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
