@@ -629,6 +629,59 @@ static void test_snapshot(void **state)
     assert_int_equal(s.cache_losses, 0);
 }
 
+/* How many texts of the snapshot begin with this salt. */
+static size_t times_told(const fixture *f, const char *salt, size_t bytes)
+{
+    enum { EXTRA_KEYS = 8 };
+    msgpack_unpacked all;
+    size_t times = 0;
+    msgpack_unpacked_init(&all);
+    assert_int_equal(msgpack_unpack_next(&all, f->snapshot.data, f->snapshot.bytes, NULL),
+                     MSGPACK_UNPACK_SUCCESS);
+    const msgpack_object_array ranks = all.data.via.map.ptr[0].val.via.array;
+    for (uint32_t r = 0; r < ranks.size; r++) {
+        const msgpack_object_array events = ranks.ptr[r].via.map.ptr[2].val.via.array.ptr[1].via.array;
+        for (uint32_t e = 0; e < events.size; e++) {
+            const msgpack_object first = events.ptr[e].via.map.ptr[EXTRA_KEYS].val.via.array.ptr[0];
+            if (first.type != MSGPACK_OBJECT_ARRAY) continue;
+            const msgpack_object_str told = first.via.array.ptr[0].via.str;
+            times += told.size == bytes && memcmp(told.ptr, salt, bytes) == 0;
+        }
+    }
+    msgpack_unpacked_destroy(&all);
+    return times;
+}
+
+/* Of a salt of more than 1024 bytes the characters are told that are within them. */
+static void test_salts(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        size_t before; // bytes of one each
+        const char *behind;
+        size_t told;
+    } cases[] = {{1022, "\u00e9", 1024}, // one of two bytes ends there
+                 {1022, "\u00e9z", 1024},
+                 {1023, "\u00e9", 1023},
+                 {1023, "\u20ac", 1023}, // one of three
+                 {1022, "\u20acz", 1022}};
+    enum { CASES = sizeof cases / sizeof *cases };
+    char salts[CASES][1040];
+    for (size_t i = 0; i < CASES; i++) {
+        memset(salts[i], 'a' + (int)i, cases[i].before);
+        strcpy(salts[i] + cases[i].before, cases[i].behind);
+        told_job *t = new_job(f, 600 + i, BLOCK + 1, 1, NULL);
+        t->job.request.cache_salt = salts[i];
+        t->job.request.cache_salt_bytes = strlen(salts[i]);
+        submit(f, t);
+        await(f, t);
+    }
+    const size_t before = f->snapshots;
+    f->backend->table->ask_snapshot(f->backend);
+    while (f->snapshots == before) turn(f);
+    for (size_t i = 0; i < CASES; i++) assert_int_equal(times_told(f, salts[i], cases[i].told), 1);
+}
+
 #define EACH(name)                                                                                           \
     {#name " of the engine", name, open_engine, close_all, NULL},                                            \
     {                                                                                                        \
@@ -640,6 +693,7 @@ int main(void)
     const struct CMUnitTest tests[] = {EACH(test_description), EACH(test_lengths), EACH(test_context),
                                        EACH(test_continued),   EACH(test_stops),   EACH(test_chances),
                                        EACH(test_many),        EACH(test_cancel),  EACH(test_view),
-                                       EACH(test_moves),       EACH(test_cache),   EACH(test_snapshot)};
+                                       EACH(test_moves),       EACH(test_cache),   EACH(test_snapshot),
+                                       EACH(test_salts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,13 +134,16 @@ static void on_event(void *context, uint64_t number, const cot_job_event *e)
     t->status = e->error ? e->error->status : COT_OK;
 }
 
-static int open_mock(void **state)
+/* Two homes that have room for so many blocks each. */
+static int open_with(int cached_blocks)
 {
-    static const char spec[] =
-        "{\"ranks\": 2, \"max_num_seqs\": 3, \"ttft_ms\": 0.5, \"ttft_ms_per_token\": 0.001, \"tpot_ms\": "
-        "0.25, \"tokens\": 5, \"cached_blocks\": 64, \"max_model_len\": 512}";
+    char spec[256];
     cot_error error;
-    (void)state;
+    snprintf(
+        spec, sizeof spec,
+        "{\"ranks\": 2, \"max_num_seqs\": 3, \"ttft_ms\": 0.5, \"ttft_ms_per_token\": 0.001, \"tpot_ms\": "
+        "0.25, \"tokens\": 5, \"cached_blocks\": %d, \"max_model_len\": 512}",
+        cached_blocks);
     memset(&now, 0, sizeof now);
     checks_homes = false;
     now.seed = test_seed();
@@ -154,6 +157,18 @@ static int open_mock(void **state)
                                  .reports = {.address = "127.0.0.1", .port = 1}};
     assert_int_equal(now.backend->table->start(now.backend, &s, &error), COT_OK);
     return 0;
+}
+
+static int open_mock(void **state)
+{
+    (void)state;
+    return open_with(64);
+}
+
+static int open_small(void **state)
+{
+    (void)state;
+    return open_with(PAGE / BLOCK);
 }
 
 static int close_mock(void **state)
@@ -300,6 +315,21 @@ static void test_loads(void **state)
     assert_int_equal(now.homes[now.report_count - 1][1].running, 1); // where fewer pages are held
 }
 
+/* Who runs may hold more pages than there are: none is free then. */
+static void test_more_than_there_is(void **state)
+{
+    (void)state;
+    cot_backend_state s;
+    told_job *t = new_job(35, 0, 2 * PAGE + 1, 40);
+    submit(&t, 1);
+    while (!t->count) event_base_loop(now.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+    now.backend->table->state(now.backend, &s);
+    assert_int_equal(s.load.kv_pages, HOMES);
+    assert_int_equal(s.load.kv_pages_free, 0);
+    assert_int_equal(now.homes[now.report_count - 1][0].free_pages, 0);
+    assert_int_equal(now.homes[now.report_count - 1][1].free_pages, 1);
+}
+
 /* A text that is continued has less of a prompt. */
 static void test_continued(void **state)
 {
@@ -408,12 +438,14 @@ static void test_ports_collide(void **state)
 int main(void)
 {
 #define EACH(name) cmocka_unit_test_setup_teardown(name, open_mock, close_mock)
-    const struct CMUnitTest tests[] = {EACH(test_no_memory),
-                                       EACH(test_steps),
-                                       EACH(test_loads),
-                                       EACH(test_continued),
-                                       EACH(test_min_tokens),
-                                       cmocka_unit_test(test_ports),
-                                       cmocka_unit_test(test_ports_collide)};
+    const struct CMUnitTest tests[] = {
+        EACH(test_no_memory),
+        EACH(test_steps),
+        EACH(test_loads),
+        cmocka_unit_test_setup_teardown(test_more_than_there_is, open_small, close_mock),
+        EACH(test_continued),
+        EACH(test_min_tokens),
+        cmocka_unit_test(test_ports),
+        cmocka_unit_test(test_ports_collide)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
