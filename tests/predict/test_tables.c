@@ -292,6 +292,34 @@ static void test_empty_layers(void **state)
     cot_predictor_close(p);
 }
 
+/* An expert that counts say was called more often than once a token is as sure as one that each token called. */
+static void test_more_calls_than_tokens(void **state)
+{
+    enum { E = 9, K = 8 };
+    scratch_pad *pad = *state;
+    const int32_t layers[] = {0}, ids[] = {4};
+    const uint32_t counts[E] = {[2] = 5};
+    const cot_trace trace = {.kind = COT_TRACE_COUNTS,
+                             .model = "",
+                             .n_layers = 1,
+                             .n_experts = E,
+                             .top_k = K,
+                             .layers = layers,
+                             .n_tokens = 1,
+                             .token_ids = ids,
+                             .counts = counts};
+    cot_predictor *p = sample_train(pad, &trace, 3, 2, NULL);
+    const int32_t row = 0;
+    const cot_predict_batch batch = {.n_tokens = 1, .row = &row};
+    for (int m = COT_PREDICT_GLOBAL; m <= COT_PREDICT_TOKEN_TABLE; m++) {
+        float score[E];
+        cot_predict_experts(score, p, (cot_predict_method)m, &batch);
+        for (int e = 0; e < E; e++) // behind a token's own share comes a trace of the layer's
+            assert_true(e == 2 ? score[e] >= 1 && score[e] < 1 + 1e-5 : score[e] == 0);
+    }
+    cot_predictor_close(p);
+}
+
 static void refuse(cot_predictor_options options, const cot_trace *trace, const char *words)
 {
     cot_error error = {0};
@@ -363,9 +391,13 @@ static void test_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),      cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_kind_counts), cmocka_unit_test(test_empty_layers),
-        cmocka_unit_test(test_options),     cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_kind_counts),
+        cmocka_unit_test(test_empty_layers),
+        cmocka_unit_test(test_more_calls_than_tokens),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_hash),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
