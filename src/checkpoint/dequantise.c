@@ -289,12 +289,12 @@ size_t cot_stored_gathered_bytes(int64_t rows, int64_t columns)
 cot_pack_source cot_stored_gather(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
                                   int64_t columns, const float *scale, void *scratch)
 {
-    const int64_t stride = nvfp4_bytes(columns), there = stored->columns - column;
+    const int64_t stride = nvfp4_bytes(columns);
     for (int64_t r = 0; r < rows; r++) {
         const int64_t at = stored->origin + (row + r) * stored->row_step + column;
-        cot_blocks_gather(
-            (uint8_t *)scratch + r * stride, (const uint8_t *)stored->tensor->tensor->data + at / 2,
-            (const uint8_t *)stored->scales->tensor->data + at / 16, columns < there ? columns : there);
+        cot_blocks_gather((uint8_t *)scratch + r * stride,
+                          (const uint8_t *)stored->tensor->tensor->data + at / 2,
+                          (const uint8_t *)stored->scales->tensor->data + at / 16, columns);
     }
     return (cot_pack_source){.data = scratch, .scales = (const uint8_t *)scale, .stride = stride};
 }

@@ -298,6 +298,20 @@ static void refuse(scratch_pad *pad, gguf_file *f, const char *words)
     gguf_free(f);
 }
 
+/* A matrix that has a scale beside it, by its name but for the last word. */
+static void multiplied(void **state)
+{
+    scratch_pad *pad = *state;
+    static const int64_t one = 1;
+    const float two = 2;
+    struct model m = {.seed = pad->seed};
+    fill(&m, false, false);
+    gguf_tensor(&m.file, "blk.0.attn_q.scale", 0, &one, 1, &two, sizeof two);
+    refuse(pad, &m.file,
+           "tensor 'blk.0.attn_q.weight' is multiplied by 'blk.0.attn_q.scale', which is not supported");
+    for (int i = 0; i < m.count; i++) free(m.made[i].values);
+}
+
 static void other_files(void **state)
 {
     static const struct {
@@ -350,7 +364,7 @@ static void hashes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_weight), cmocka_unit_test(other_files),
-                                       cmocka_unit_test(hashes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_weight), cmocka_unit_test(multiplied),
+                                       cmocka_unit_test(other_files), cmocka_unit_test(hashes)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -120,6 +120,40 @@ static void long_vocabulary(void **state)
     folder_delete(f);
 }
 
+/* Rows of more numbers than are compared at a time are compared one by one. */
+static void wide_rows(void **state)
+{
+    (void)state;
+    enum { WIDE = (256 << 10) + 2, ROWS = 2 };
+    static const char config[] =
+        "{\"architectures\": [\"MixtralForCausalLM\"], \"vocab_size\": 2, \"hidden_size\": 262146, "
+        "\"intermediate_size\": 1, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, "
+        "\"num_key_value_heads\": 1, \"head_dim\": 2, \"num_local_experts\": 1, \"num_experts_per_tok\": 1, "
+        "\"tie_word_embeddings\": true}";
+    folder *f = folder_new(test_seed());
+    add_ends(f, COT_BF16, ROWS, WIDE);
+    add_attention(f, 0, COT_BF16, WIDE, 2, 2);
+    add(f, "model.layers.0.block_sparse_moe.gate.weight", COT_BF16, 1, WIDE, 0, 0);
+    add(f, "model.layers.0.block_sparse_moe.experts.0.w1.weight", COT_BF16, 1, WIDE, 0, 0);
+    add(f, "model.layers.0.block_sparse_moe.experts.0.w2.weight", COT_BF16, WIDE, 1, 0, 0);
+    add(f, "model.layers.0.block_sparse_moe.experts.0.w3.weight", COT_BF16, 1, WIDE, 0, 0);
+    write_text(f, "config.json", config);
+    const cot_tensor *head = tensor_of(f, "lm_head.weight");
+    uint8_t *last = (uint8_t *)(uintptr_t)head->data + head->bytes - 1;
+    memcpy((uint8_t *)(uintptr_t)head->data, tensor_of(f, "model.embed_tokens.weight")->data, head->bytes);
+    for (int differs = 0; differs < 2; differs++) {
+        cot_checkpoint *checkpoint;
+        char *notes;
+        *last ^= (uint8_t)differs;
+        write_all(f);
+        assert_int_equal(cot_checkpoint_open(&checkpoint, f->path, &notes, NULL), COT_OK);
+        assert_int_equal(cot_checkpoint_config(checkpoint)->tied_embeddings, !differs);
+        free(notes);
+        cot_checkpoint_close(checkpoint);
+    }
+    folder_delete(f);
+}
+
 static void none(void **state)
 {
     (void)state;
@@ -165,6 +199,7 @@ static void none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(stored_though_tied),
-                                       cmocka_unit_test(long_vocabulary), cmocka_unit_test(none)};
+                                       cmocka_unit_test(long_vocabulary), cmocka_unit_test(wide_rows),
+                                       cmocka_unit_test(none)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

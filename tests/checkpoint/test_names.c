@@ -262,6 +262,59 @@ static void in_fp8(void **state)
     }
 }
 
+static void expect_rows(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
+                        const float *rows)
+{
+    int64_t n, k;
+    float *found = whole(checkpoint, weight, layer, expert, &n, &k);
+    assert_memory_equal(found, rows, (size_t)(n * k) * sizeof *rows);
+    free(found);
+}
+
+/* Gate's rows before up's in one tensor, of all experts or of the shared one: as Granite has them. */
+static void gate_and_up_in_one(void **state)
+{
+    (void)state;
+    enum { S = 10, TENSORS = 5 };
+    static const struct {
+        const char *name;
+        int64_t shape[3];
+    } list[TENSORS] = {{"block_sparse_moe.router.layer", {E, H}},
+                       {"block_sparse_moe.input_linear", {E, 2 * I, H}},
+                       {"block_sparse_moe.output_linear", {E, H, I}},
+                       {"shared_mlp.input_linear", {2 * S, H}},
+                       {"shared_mlp.output_linear", {H, S}}};
+    const float *data[LAYERS][TENSORS];
+    folder *f = folder_new(test_seed());
+    add_ends(f, COT_F32, V, H);
+    for (int l = 0; l < LAYERS; l++) {
+        add_attention(f, l, COT_F32, H, H, H / 2);
+        for (int t = 0; t < TENSORS; t++) {
+            const int64_t *shape = list[t].shape;
+            char name[128];
+            snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, list[t].name);
+            data[l][t] = add(f, name, COT_F32, shape[0], shape[1], shape[2], 0)->data;
+        }
+    }
+    configure(f, "GraniteMoeSharedForCausalLM",
+              ", \"max_position_embeddings\": 64, \"shared_intermediate_size\": 10");
+    write_all(f);
+    cot_checkpoint *checkpoint = opened(f->path);
+    for (int l = 0; l < LAYERS; l++) {
+        for (int64_t e = 0; e < E; e++) {
+            expect_rows(checkpoint, COT_WEIGHT_EXPERT_GATE, l, e, data[l][1] + 2 * e * I * H);
+            expect_rows(checkpoint, COT_WEIGHT_EXPERT_UP, l, e, data[l][1] + (2 * e + 1) * I * H);
+            expect_rows(checkpoint, COT_WEIGHT_EXPERT_DOWN, l, e, data[l][2] + e * H * I);
+        }
+        expect_rows(checkpoint, COT_WEIGHT_SHARED_GATE, l, 0, data[l][3]);
+        expect_rows(checkpoint, COT_WEIGHT_SHARED_UP, l, 0, data[l][3] + S * H);
+        expect_rows(checkpoint, COT_WEIGHT_SHARED_DOWN, l, 0, data[l][4]);
+    }
+    check_all_pieces(checkpoint);
+    cot_checkpoint_close(checkpoint);
+    folder_delete(f);
+}
+
 /* Norms of q and k are stored, and config.json says that there are none. */
 static void norms_without_a_field(void **state)
 {
@@ -295,7 +348,10 @@ static void norms_without_a_field(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(experts_of_a_layer_in_a_tensor),
-                                       cmocka_unit_test(other_names), cmocka_unit_test(other_shapes),
-                                       cmocka_unit_test(in_fp8), cmocka_unit_test(norms_without_a_field)};
+                                       cmocka_unit_test(other_names),
+                                       cmocka_unit_test(other_shapes),
+                                       cmocka_unit_test(in_fp8),
+                                       cmocka_unit_test(gate_and_up_in_one),
+                                       cmocka_unit_test(norms_without_a_field)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
