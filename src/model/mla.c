@@ -1,6 +1,5 @@
 /* Multi-head latent attention. It has one form for prefill and decode, the absorbed one (DeepSeek-V2, section 2.1): queries are
  * taken to the latent's space, so that attention runs over the latents themselves as over one KV head. */
-#include "base/integers.h"
 #include "model/mixer.h"
 #include "model/runner_state.h"
 
@@ -105,7 +104,7 @@ static void mla_lay_out(cot_runner *r, cot_arena *arena, const cot_attention_wei
     s->absorbed = cot_arena_take(arena, n * q * lora, sizeof(float));
     s->values = cot_arena_take(arena, n * q * lora, w);
     s->expanded = cot_arena_take(arena, n * q * (size_t)c->v_dim, sizeof(float));
-    s->gemms = cot_arena_take(arena, (size_t)cot_larger(heads->heads, 1), sizeof(cot_gemm));
+    s->gemms = cot_arena_take(arena, q, sizeof(cot_gemm));
 }
 
 /* ---- rows ---- */
