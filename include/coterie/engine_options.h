@@ -192,7 +192,8 @@ typedef struct cot_engine_options {
         /* Of models some of whose layers have a state in place of keys (Qwen3-Next, 3.5 and 3.6): so many states that such
          * a layer has behind the block of a text are kept, 1 to 2^20, and texts that begin alike go on from the last of
          * them. Taken in prompts every 1024 tokens, at a prompt's last whole block and at the last one of what is
-         * generated. Memory for all is taken at once. Default 32. */
+         * generated. Memory for all is taken at once. Refused where no layer has a state, and without block_tokens. Default
+         * 32. */
         int64_t snapshots;
         /* In place of kv_tokens, bytes of KV cache over all ranks: as many pages of 64 positions as fit. Default: kv_tokens
          * says. */

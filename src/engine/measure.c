@@ -51,6 +51,9 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
     if (o->memory.sequence_tokens > c->max_context)
         return cot_fail(error, COT_INVALID_ARGUMENT, "max model length %lld is not in [0, %lld]",
                         (long long)o->memory.sequence_tokens, (long long)c->max_context);
+    if (resolved->snapshots_said && cot_mixer_all_keep_pages(c))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "snapshots of states: the model's layers all have keys, and no states");
     cot_status status = cot_engine_numbers_of(&numbers, &resolved->choice, error);
     if (status == COT_OK)
         status =

@@ -90,7 +90,7 @@ static cot_status set_numbers(cot_engine_options *o, cot_error *error)
 }
 
 /* Refuses what would do nothing beside the other options, as they were given. */
-static cot_status check_moves(const cot_engine_options *o, int rebalance, cot_error *error)
+static cot_status check_uses(const cot_engine_options *o, int rebalance, cot_error *error)
 {
     const bool rebalances = rebalance != COT_REBALANCE_OFF, joint = rebalance == COT_REBALANCE_JOINT,
                moves = rebalances || o->experts.movable;
@@ -108,7 +108,9 @@ static cot_status check_moves(const cot_engine_options *o, int rebalance, cot_er
                 {o->experts.rebalance_interval, rebalances, "rebalance interval: rebalance is off"},
                 {o->experts.moves_a_cycle != 0, rebalances, "moves a cycle: rebalance is off"},
                 {o->experts.distances, joint,
-                 "distances of ranks: rebalance is not joint, which alone looks at them"}};
+                 "distances of ranks: rebalance is not joint, which alone looks at them"},
+                {o->memory.snapshots != 0, o->memory.block_tokens != 0,
+                 "snapshots of states: there is no prefix cache that would keep them"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].given && !rows[i].heeded)
             return cot_fail(error, COT_INVALID_ARGUMENT, "%s", rows[i].what);
@@ -136,11 +138,11 @@ cot_status cot_engine_resolve(cot_engine_resolved *r, const cot_engine_options *
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "engine options of %zu bytes, version %d, expected %zu, version %d", o->size,
                         o->version, sizeof *o, COT_ENGINE_OPTIONS_VERSION);
-    *r = (cot_engine_resolved){.given = *o};
+    *r = (cot_engine_resolved){.given = *o, .snapshots_said = o->memory.snapshots != 0};
     cot_status status = cot_engine_choose(&r->choice, o, error);
     if (status == COT_OK) status = set_numbers(&r->given, error);
     if (status == COT_OK) status = set_rebalancing(r, error);
-    if (status == COT_OK) status = check_moves(o, r->choice.experts_rebalance, error);
+    if (status == COT_OK) status = check_uses(o, r->choice.experts_rebalance, error);
     const char *op = o->experts.op ? o->experts.op : cot_moe_operator_names()[0];
     if (status == COT_OK) status = cot_engine_find_operator(op, error);
     if (status == COT_OK) status = cot_fabric_backend_check(o->group.fabric, error);

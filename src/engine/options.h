@@ -24,6 +24,7 @@ cot_status cot_engine_choose(cot_engine_choices *choices, const cot_engine_optio
 
 typedef struct cot_engine_resolved {
     cot_engine_options given; // with numbers in place of 0
+    bool snapshots_said;      // and not the default's number
     cot_engine_choices choice;
     const cot_moe_operator *op;
     const cot_fabric_backend *fabric;

@@ -320,7 +320,7 @@ static void live_through(const struct model *m, const char *fabric, uint64_t *se
     o.experts.spare_slots = SPARE;
     o.memory.kv_tokens = 0;
     o.memory.total_bytes = MEMORY;
-    o.memory.snapshots = SNAPSHOTS;
+    if (m->config) o.memory.snapshots = SNAPSHOTS;
     splits = draw(seed) | 1;
     seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
     assert_true(seen != MAP_FAILED);

@@ -14,6 +14,7 @@ static cot_engine_options plain(void)
     cot_engine_options o;
     cot_engine_options_init(&o);
     o.experts.rebalance = "load"; // or options of moves are refused
+    o.memory.block_tokens = 16;   // or snapshots are
     return o;
 }
 

@@ -305,15 +305,43 @@ static void too_many_snapshots(void **state)
         error.message,
         " of states of 2 sequences and 1048576 snapshots, the model's context of 320 tokens needs 5 pages"));
     options.memory.total_bytes = 0;
-    options.memory.block_tokens = 0; // none is kept
+    options.memory.block_tokens = 0;
+    assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_string_equal(error.message, "snapshots of states: there is no prefix cache that would keep them");
+    options.memory.snapshots = 0; // none is kept
     assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error), COT_OK);
     cot_engine_close(engine);
 }
 
+/* Where no layer has a state snapshots of such are refused, and what is not said is not. */
+static void snapshots_of_nothing(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"vocab_size\": 67, \"hidden_size\": 48, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 16, "
+        "\"num_experts\": 6, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, "
+        "\"intermediate_size\": 24, \"max_position_embeddings\": 320, \"eos_token_id\": 2}";
+    struct setting s = {.ranks = 1, .kv_tokens = 64, .sequences = 2, .block_tokens = 16};
+    cot_engine_options options = options_of(&s);
+    cot_engine *engine;
+    cot_error error;
+    for (options.memory.snapshots = 1; options.memory.snapshots <= 32; options.memory.snapshots += 31) {
+        assert_int_equal(cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error),
+                         COT_INVALID_ARGUMENT);
+        assert_string_equal(error.message,
+                            "snapshots of states: the model's layers all have keys, and no states");
+    }
+    options.memory.snapshots = 0;
+    cot_engine_close(must_open_random(config, 1, &options));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_and_company), cmocka_unit_test(split_heads),
-                                       cmocka_unit_test(preempted), cmocka_unit_test(turns_go_on),
-                                       cmocka_unit_test(too_many_snapshots)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_and_company), cmocka_unit_test(split_heads),
+        cmocka_unit_test(preempted),          cmocka_unit_test(turns_go_on),
+        cmocka_unit_test(too_many_snapshots), cmocka_unit_test(snapshots_of_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,7 +116,8 @@ static cot_engine *open_engine(uint64_t *seed)
     o.memory.block_tokens = blocks[draw(seed) % 5];
     o.memory.kv_tokens = 64 * (3 + (int64_t)(draw(seed) % 6));
     const char *model = draw(seed) % 2 ? small_qwen : small_states;
-    o.memory.snapshots = 1 + (int64_t)(draw(seed) % 12);
+    const int64_t snapshots = 1 + (int64_t)(draw(seed) % 12);
+    if (model == small_states) o.memory.snapshots = snapshots;
     if (cot_engine_open_random(&engine, model, strlen(model), 1, &o, &error) != COT_OK) {
         fprintf(stderr, "%s\n", error.message);
         exit(5);

@@ -328,7 +328,9 @@ class Life(unittest.TestCase):
             taken = run("serve", MODEL, "--port", server.port)
             self.assertEqual(taken.returncode, 1)
             self.assertIn("cannot listen", taken.stderr)
-        for status, options, word in [(2, ["--max-model-len", "9999"], "max model length"), (1, ["--chat-template", "/none"], "/none"),
+        for status, options, word in [(2, ["--max-model-len", "9999"], "max model length"),
+                                      (2, ["--state-snapshots", "32"], "snapshots of states: the model's layers all have keys"),
+                                      (2, ["--state-snapshots", "1", "--no-enable-prefix-caching"], "there is no prefix cache"), (1, ["--chat-template", "/none"], "/none"),
                                       (1, ["--api-key-file", "/none"], "/none"), (2, ["--block-size", "5"], "block"), (1, ["--host", "no such host"], "host"),
                                       (2, ["--ssl-cert-reqs", "2"], "--ssl-certfile"), (2, ["--host", "0.0.0.0"], "--no-auth"), (1, ["--ssl-certfile", "/none"], "/none")]:  # fmt: skip
             bad = run("serve", MODEL, "--port", "0", *options)
