@@ -87,6 +87,12 @@ cot_status cot_expert_map_read(cot_expert_map *map, const char *path, const cot_
 cot_status cot_expert_map_write(const cot_expert_map *map, const char *path,
                                 const cot_expert_map_options *options, cot_error *error);
 
+/* Says with which options an engine loads the map that was written to `path` in `format` (NULL: "coterie"): `*text`, one line, which the
+ * caller frees. NULL where there is nothing to say: of formats that no engine has such options for, and of maps of one rank, where nobody
+ * may have said how many there are, or of fewer slots than experts. Errors: INVALID_ARGUMENT (an unknown format), OUT_OF_MEMORY. */
+cot_status cot_expert_map_launch(char **text, const cot_expert_map *map, const char *path, const char *format,
+                                 cot_error *error);
+
 /* What EPLB balances over what. */
 typedef struct cot_eplb_sizes {
     int64_t layers, experts, slots, groups, nodes, gpus; /* L, E, ... */

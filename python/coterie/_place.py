@@ -230,14 +230,20 @@ class Placement(Shown):
 
     def write(self, path: str | os.PathLike, format: str = "coterie", layers: int | None = None) -> None:
         """Writes it in a format of `coterie place convert --to`; `layers`: how many the model has, for "sglang". Where the load
-        had fewer rows and no layer numbers, coterie.place has to be told its first_layer."""
+        had fewer rows and no layer numbers, coterie.place has to be told its first_layer. With which options an engine loads the file is
+        told by a warning, coterie.Notice."""
         rows = whole(layers or 0, "layers")
         if rows > len(self.layers) and not self._numbered:
             raise ValueError(f"the load had {len(self.layers)} rows, the model has {rows} layers: which are they? "
                              "place(..., first_layer=N) says the first (3 for DeepSeek-R1)")  # fmt: skip
         options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), _text(format),
                                            n_layers=rows, say=_say)  # fmt: skip
-        call("cot_expert_map_write", ctypes.byref(self._struct()), ctypes.c_char_p(_text(path)), ctypes.byref(options))
+        made, name, launch = ctypes.byref(self._struct()), ctypes.c_char_p(_text(path)), ctypes.c_void_p()
+        call("cot_expert_map_write", made, name, ctypes.byref(options))
+        call("cot_expert_map_launch", ctypes.byref(launch), made, name, ctypes.c_char_p(options.format))
+        if launch:
+            _say(None, ctypes.string_at(launch))
+            free(launch)
 
     def _struct(self):
         expert = numpy.ascontiguousarray(self.physical_to_logical, numpy.int32)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+import warnings
 
 from skip import have, need
 
@@ -127,6 +128,16 @@ class Place(unittest.TestCase):
                 told = json.loads(pathlib.Path(path).read_text())
                 made = coterie.place(load, ranks=ranks, **options)
                 self.assertEqual(told["physical_to_logical_map"], made.physical_to_logical.reshape(3, -1).tolist(), (ranks, options))
+            for name in ("coterie", "sglang", "vllm", "tensorrt-llm", "vllm-ascend", "omni-infer"):  # what loads it, as the command says
+                to = os.path.join(folder, "written")
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    made.write(to, name)
+                convert = [program, "place", "convert", path, "--to", name, "-o", to]
+                said = subprocess.run(convert, check=True, capture_output=True, text=True).stderr
+                self.assertEqual([f"coterie: note: {w.message}" for w in told], said.splitlines())
+                self.assertEqual(sum(str(w.message).startswith("start ") for w in told), name not in ("coterie", "omni-infer"))
+                self.assertTrue(all(w.filename == __file__ for w in told))
         self.assertEqual(coterie.place(load, ranks="6").physical_to_logical.shape[1], 6)
         self.assertGreater(coterie.place(load, ranks="2x3").objective, 0)
         self.assertGreater(coterie.evaluate(made, load, ranks="2x3").links, 0)

@@ -204,7 +204,8 @@ static int place_load(const cli_place_settings *s, cli_place_inputs *in)
     if (status == CLI_EXIT_OK) status = cli_place_print(s, in, &placed, sides);
     if (status == CLI_EXIT_OK && s->output) {
         fflush(stdout); // where both streams go to one file, the options come last there, too
-        cli_place_say_launch(s->to, s->output, &placed.map);
+        if (cli_place_say_launch(s->to, s->output, &placed.map, &error) != COT_OK)
+            status = cli_complain_of(&error);
     }
     for (int i = 0; i < 2; i++) cli_place_close_side(&sides[i]);
     cot_expert_map_free(&placed.map);

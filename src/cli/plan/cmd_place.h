@@ -92,9 +92,10 @@ double cli_place_per_activation(const cot_place_value *v);
 double cli_place_balancedness_of(const cot_balancedness *b, const cli_place_settings *s);
 const char *cli_place_balancedness_name(const cli_place_settings *s);
 
-/* Says on standard error with which options an engine loads the map that was written to `path` in `format` (cot_expert_map_formats);
- * nothing for formats that are no engine's, and for maps of one rank. */
-void cli_place_say_launch(const char *format, const char *path, const cot_expert_map *map);
+/* Says on standard error with which options an engine loads the map that was written to `path` in `format`
+ * (cot_expert_map_launch). */
+cot_status cli_place_say_launch(const char *format, const char *path, const cot_expert_map *map,
+                                cot_error *error);
 
 int cli_place_print(const cli_place_settings *s, const cli_place_inputs *in, const cli_placed *placed,
                     const cli_place_side sides[2]);

@@ -41,7 +41,7 @@ static int convert(const void *context)
     options.format = s->to;
     options.n_layers = (int32_t)s->layers;
     if (status == COT_OK) status = cot_expert_map_write(&map, cli_output_path(s->output), &options, &error);
-    if (status == COT_OK) cli_place_say_launch(s->to, s->output, &map);
+    if (status == COT_OK) status = cli_place_say_launch(s->to, s->output, &map, &error);
     cot_expert_map_free(&map);
     return status == COT_OK ? CLI_EXIT_OK : cli_complain_of(&error);
 }
