@@ -94,7 +94,7 @@ static const switch_field switches[] = {
     {"include_reasoning", AT(include_reasoning)},
 };
 
-/* Whether the number that is said under llama.cpp's name, and under ours too, is one. Both have been read. */
+/* Whether the number that is said under another's name of a field, and under ours too, is one. Both have been read. */
 static bool check_both_names(const cot_api_request *r, const char *theirs, const char *ours,
                              cot_api_error *error)
 {
@@ -288,8 +288,9 @@ static bool read_max_tokens(cot_api_request *r, cot_api_error *error)
         (is_chat &&
          !cot_api_get_integer(&r->max_tokens, r->json, "max_completion_tokens", least, INT32_MAX, error)))
         return false;
-    return !bounds || (check_both_names(r, "n_predict", "max_tokens", error) &&
-                       (!is_chat || check_both_names(r, "n_predict", "max_completion_tokens", error)));
+    return (!is_chat || check_both_names(r, "max_tokens", "max_completion_tokens", error)) &&
+           (!bounds || (check_both_names(r, "n_predict", "max_tokens", error) &&
+                        (!is_chat || check_both_names(r, "n_predict", "max_completion_tokens", error))));
 }
 
 /* The tokens whose chances are told in place of the likeliest. */

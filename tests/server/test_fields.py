@@ -113,6 +113,13 @@ class Fields(Shared):
         tokens = self.server.post("/tokenize", {"prompt": "The cat"})[1]["tokens"]
         for ids in (tokens, [tokens]):
             self.assertEqual(self.ids(prompt=None, input_ids=ids), self.ids())
+        for both in (2, 4):  # max_tokens is 3
+            self.refused("max_tokens", "/v1/chat/completions", max_completion_tokens=both)
+        chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "ignore_eos": True}
+        for one in ({"max_tokens": None, "max_completion_tokens": 3}, {"max_completion_tokens": 3}, {"max_completion_tokens": None}):
+            status, answer = self.server.post("/v1/chat/completions", chat | one)
+            self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 3))
+        self.assertEqual(len(self.ids(max_completion_tokens=5)), 12)  # a field of conversations alone
         self.refused("input_ids", input_ids=tokens)
         for bad in ("x", [], ["x"], [[]]):
             self.refused("input_ids", prompt=None, input_ids=bad)
