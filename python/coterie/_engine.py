@@ -123,8 +123,9 @@ class Engine:
                 print(token.text, end="", flush=True)
 
     folder: a model's folder with config.json, tokenizer.json and safetensors. placement: where experts sit, a Placement, a file
-    in any format of `coterie place convert`, or an array [MoE layers, slots]. tables: a file of `coterie group --tables`. The
-    other options are those of `coterie run --help`, 0 and None its defaults. A process that is forked off has no engine: it is
+    in any format of `coterie place convert`, or an array [MoE layers, slots]. tables: a file of `coterie group --tables`.
+    sequence_tokens: most tokens of a prompt and its text together (`--max-model-len` of `coterie serve`), which context_tokens then
+    says, and buffers are made for; 0: the model's context. The other options are those of `coterie run --help`, 0 and None its defaults. A process that is forked off has no engine: it is
     closed there.
     architecture, isa, vocab, hidden, layers, experts, top_k, context_tokens, weight_bytes, ranks, threads: what was opened;
     moe_layers: int32 [L], the model's numbers of its MoE layers.
@@ -149,7 +150,7 @@ class Engine:
                  dedup: str | None = None, sms_reserve: int = 0, payload: str | None = None, isa: str | None = None, fabric: str | None = None, timeout: float = 300,
                  placement: Placement | str | os.PathLike | Any = None, tables: str | os.PathLike | None = None,
                  pipeline: str | None = None, predict: str | None = None, collective: str | None = None,
-                 expert_slots: int = 0, step_tokens: int = 512,
+                 expert_slots: int = 0, step_tokens: int = 512, sequence_tokens: int = 0,
                  kv_tokens: int = 0, sequences: int = 16, progress: bool = True):  # fmt: skip
         self._handle = self._tokenizer = self._compiler = None
         self._constraints: dict[int, Any] = {}  # by request, the engine's until it has told the end
@@ -172,6 +173,7 @@ class Engine:
         experts.sms_reserve, experts.slots = whole(sms_reserve, "sms_reserve"), whole(expert_slots, "expert_slots")
         options.batch.sequences = whole(sequences, "sequences")
         options.batch.step_tokens = whole(step_tokens, "step_tokens")
+        options.memory.sequence_tokens = whole(sequence_tokens, "sequence_tokens")
         options.memory.kv_tokens = whole(kv_tokens, "kv_tokens", 2**62)
         with contextlib.ExitStack() as stack:
             if placement is not None:

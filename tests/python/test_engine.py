@@ -101,6 +101,13 @@ class Generating(unittest.TestCase):
             open_end = engine.generate("The", max_tokens=200)
         self.assertEqual(open_end.finish, "cancelled")
         self.assertEqual(list(open_end), [])
+        with coterie.Engine(MODEL, sequence_tokens=40, sequences=2, progress=False) as short:
+            self.assertEqual(short.context_tokens, 40)
+            cut = short.generate(PROMPTS[0], max_tokens=60)
+            list(cut)
+            self.assertEqual((cut.finish, cut.ids), ("context", whole.ids[: len(cut.ids)]))
+            self.assertEqual(len(short.encode(PROMPTS[0])) + len(cut.ids), 40)
+            self.assertRaisesRegex(coterie.Error, "context is 40", short.generate, "word " * 50)
         self.assertIn("closed", repr(engine))
         for use in (lambda: engine.generate("The"), lambda: engine.encode("The"), lambda: engine.decode([1])):
             self.assertRaisesRegex(ValueError, "closed", use)
@@ -274,6 +281,7 @@ class Generating(unittest.TestCase):
                                ({"op": "fused", "sms_reserve": 2}, "'fused' runs on no device that could leave 2 multiprocessors"),
                                ({"sms_reserve": 4097}, "multiprocessors in reserve 4097 is not in"),
                                ({"predict": "token-table", "attention": "dp"}, "of attention tp"),
+                               ({"sequence_tokens": 513}, "max model length 513 is not in"), ({"sequence_tokens": -1}, "sequence_tokens is -1"),
                                ({"placement": numpy.zeros((2, 32), int)}, "placement")):  # fmt: skip
             self.assertRaisesRegex(ValueError, words, coterie.Engine, MODEL, **options)
         self.assertRaises(coterie.Error, coterie.Engine, "/nowhere")
