@@ -18,7 +18,7 @@ enum { COT_HOME_ANY = -1 };
 
 /* How tokens are chosen. What a request's constraint does not let come is out before all that follows, and nothing lifts it. What
  * follows works on the logits in this order: bias, repetition penalty, presence and frequency
- * penalties, min_tokens, temperature, top-k, top-p, min-p. Fill with cot_sampling_init, which sets the defaults, then
+ * penalties, min_tokens, temperature, top-k, top-p, min-p (or temperature_last). Fill with cot_sampling_init, which sets the defaults, then
  * change what differs. */
 typedef struct cot_sampling {
     size_t size; /* sizeof this structure */
@@ -57,6 +57,8 @@ typedef struct cot_sampling {
     int64_t max_tokens; /* most tokens to generate; default 256 */
     bool
         ignore_eos; /* whether to go on after an end-of-sequence token; default false. Behind one a constraint lets only such come */
+    bool
+        temperature_last; /* whether temperature comes behind top-p and min-p, which then cut by the chances of temperature 1; default false */
 } cot_sampling;
 void cot_sampling_init(cot_sampling *sampling);
 

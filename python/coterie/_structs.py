@@ -604,6 +604,7 @@ class Sampling(Structure):
         ("stream", c_uint32),
         ("max_tokens", c_int64),
         ("ignore_eos", c_bool),
+        ("temperature_last", c_bool),
     ]
 
 

@@ -177,6 +177,11 @@ static int64_t keep_nucleus(cot_candidate *c, int64_t n, double top_p, double to
     return kept;
 }
 
+static void heat(cot_candidate *c, int64_t n, double temperature)
+{
+    for (int64_t i = 0; i < n; i++) c[i].logit = clamp(c[i].logit / temperature);
+}
+
 static int32_t draw(const cot_candidate *c, int64_t n, double uniform)
 {
     double total = 0, sum = 0;
@@ -210,9 +215,10 @@ int32_t cot_sample(cot_sampler *sampler, const cot_sampler_history *history, con
     if (s->temperature == 0) return best;
 
     int64_t n = 0;
+    const double first = s->temperature_last ? 1 : s->temperature;
     for (int64_t t = 0; t < vocab; t++) // relative to the best, so that no temperature overflows
         if (logits[t] > -INFINITY)
-            c[n++] = (cot_candidate){clamp(((double)logits[t] - logits[best]) / s->temperature), (int32_t)t};
+            c[n++] = (cot_candidate){clamp(((double)logits[t] - logits[best]) / first), (int32_t)t};
     if (s->top_k && s->top_k < n) {
         select_best(c, n, s->top_k);
         n = s->top_k;
@@ -229,5 +235,6 @@ int32_t cot_sample(cot_sampler *sampler, const cot_sampler_history *history, con
             if (c[i].token == best || exp(c[i].logit) >= s->min_p) c[kept++] = c[i];
         n = kept;
     }
+    if (s->temperature_last) heat(c, n, s->temperature);
     return draw(c, n, cot_random_uniform(s->seed, s->stream, (uint64_t)position));
 }

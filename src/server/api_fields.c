@@ -163,21 +163,6 @@ static bool says_none_above_zero(const json_t *value)
     return json_is_number(value) && json_number_value(value) <= 0;
 }
 
-/* A list of llama.cpp's samplers by their names, all or some, in the order that it has them in. */
-static bool says_usual_order(const json_t *value)
-{
-    static const char *const usual[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p",
-                                        "top_p",     "min_p", "xtc",         "temperature"};
-    size_t at = 0, i;
-    json_t *name;
-    json_array_foreach(value, i, name)
-    {
-        while (at < sizeof usual / sizeof *usual && !cot_api_is_text(name, usual[at])) at++;
-        if (at++ == sizeof usual / sizeof *usual) return false;
-    }
-    return json_is_array(value);
-}
-
 static bool says_text(const json_t *value)
 {
     const json_t *type = json_is_object(value) ? json_object_get(value, "type") : NULL;
@@ -208,7 +193,6 @@ static const struct refused {
     {"xtc_probability", BOTH, says_zero},
     {"dynatemp_range", BOTH, says_zero},
     {"top_n_sigma", BOTH, says_none_above_zero},
-    {"samplers", BOTH, says_usual_order},
     {"lora", BOTH, NULL},
     // SGLang's
     {"input_ids", CHAT, NULL},
@@ -265,8 +249,9 @@ static const struct known {
            "response_format structured_outputs json_schema regex ebnf grammar "
            "n_predict repeat_penalty repeat_last_n truncation_side return_tokens_as_token_ids "
            "logprob_token_ids verbosity "
-           // of samplers that are refused where they are on
-           "mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers "
+           // of samplers, and which there are; some are refused where they are on
+           "samplers mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n "
+           "dry_sequence_breakers "
            "xtc_threshold dynatemp_exponent "},
     {COMPLETION, " prompt input_ids "},
     {CHAT, " top_logprobs max_completion_tokens reasoning_effort include_reasoning thinking_token_budget "

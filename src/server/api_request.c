@@ -127,34 +127,57 @@ static bool read_simple(cot_api_request *r, cot_api_error *error)
            cot_api_get_text(&r->cache_salt, &r->cache_salt_bytes, r->json, "cache_salt", error);
 }
 
-/* What a list of llama.cpp's samplers leaves out has no effect, whatever its value is. That the order is ours has been checked. */
-static void leave_out_samplers(cot_api_request *r)
+/* llama.cpp's names of what chooses a token, in its own order but for temperature, which it has behind them. */
+enum sampler { PENALTIES, DRY, TOP_N_SIGMA, TOP_K, TYP_P, TOP_P, MIN_P, XTC, SAMPLERS };
+static const char *const sampler_names[SAMPLERS] = {"penalties", "dry",   "top_n_sigma", "top_k",
+                                                    "typ_p",     "top_p", "min_p",       "xtc"};
+
+/* What a list of samplers leaves out has no effect, whatever its value is. */
+static void leave_out_samplers(cot_sampling *s, const bool has[SAMPLERS], bool heats)
 {
-    const json_t *samplers = cot_api_get(r->json, "samplers");
-    cot_sampling *s = &r->sampling, neutral;
-    bool has_penalties = false, has_top_k = false, has_top_p = false, has_min_p = false,
-         has_temperature = false;
-    size_t i;
-    json_t *name;
-    if (!json_is_array(samplers)) return;
-    json_array_foreach(samplers, i, name)
-    {
-        has_penalties |= cot_api_is_text(name, "penalties");
-        has_top_k |= cot_api_is_text(name, "top_k");
-        has_top_p |= cot_api_is_text(name, "top_p");
-        has_min_p |= cot_api_is_text(name, "min_p");
-        has_temperature |= cot_api_is_text(name, "temperature");
-    }
+    cot_sampling neutral;
     cot_sampling_init(&neutral);
-    if (!has_penalties) {
+    if (!has[PENALTIES]) {
         s->repetition_penalty = neutral.repetition_penalty;
         s->presence_penalty = neutral.presence_penalty;
         s->frequency_penalty = neutral.frequency_penalty;
     }
-    if (!has_top_k) s->top_k = neutral.top_k;
-    if (!has_top_p) s->top_p = neutral.top_p;
-    if (!has_min_p) s->min_p = neutral.min_p;
-    if (!has_temperature) s->temperature = 1; // 0, the default, is greedy
+    if (!has[TOP_K]) s->top_k = neutral.top_k;
+    if (!has[TOP_P]) s->top_p = neutral.top_p;
+    if (!has[MIN_P]) s->min_p = neutral.min_p;
+    if (!heats) s->temperature = 1; // 0, the default, is greedy
+}
+
+/* A list of llama.cpp's samplers, all or some, in an order that is also to be had here: its own, and with temperature before top_p and
+ * min_p, where it is without a list. Others that the list may name are refused where they are on. */
+static bool read_samplers(cot_api_request *r, cot_api_error *error)
+{
+    const json_t *list = cot_api_get(r->json, "samplers");
+    bool has[SAMPLERS] = {false}, heats = false, cuts_before = false, good = json_is_array(list);
+    size_t next = 0, i;
+    json_t *name;
+    if (!list || (!good && cot_api_is_off(list))) return true;
+    json_array_foreach(list, i, name)
+    {
+        if (cot_api_is_text(name, "temperature")) {
+            good = good && !heats;
+            heats = true;
+            cuts_before = has[TOP_P] || has[MIN_P];
+            continue;
+        }
+        while (next < SAMPLERS && !cot_api_is_text(name, sampler_names[next])) next++;
+        if (!(good = good && next < SAMPLERS)) break;
+        const bool cuts = next == TOP_P || next == MIN_P;
+        good = !heats || (next != PENALTIES && !(cuts && cuts_before));
+        has[next++] = true;
+    }
+    if (!good)
+        return cot_api_fail(error, 400, "unsupported_parameter", "samplers",
+                            "'samplers' is not supported but as a list in llama.cpp's order, in which "
+                            "temperature may also come before top_p and min_p");
+    r->sampling.temperature_last = cuts_before;
+    leave_out_samplers(&r->sampling, has, heats);
+    return true;
 }
 
 /* vLLM's side that a prompt loses tokens on; llama.cpp's bound of what repeat_penalty looks back at, which is all here. */
@@ -500,11 +523,10 @@ static bool read_continued(cot_api_request *r, int64_t vocab, cot_api_error *err
 
 static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *error)
 {
-    leave_out_samplers(r);
-    if (!read_sides(r, error) || !read_stream_options(r, error) || !read_stops(r, error) ||
-        !read_bias(r, vocab, error) || !read_max_tokens(r, error) || !read_logprobs(r, error) ||
-        !read_logprob_tokens(r, vocab, error) || !cot_api_read_constraint(r, error) ||
-        (r->kind == COT_API_CHAT && !cot_api_read_tools(r, error)))
+    if (!read_samplers(r, error) || !read_sides(r, error) || !read_stream_options(r, error) ||
+        !read_stops(r, error) || !read_bias(r, vocab, error) || !read_max_tokens(r, error) ||
+        !read_logprobs(r, error) || !read_logprob_tokens(r, vocab, error) ||
+        !cot_api_read_constraint(r, error) || (r->kind == COT_API_CHAT && !cot_api_read_tools(r, error)))
         return false;
     if (r->echo && r->kind == COT_API_CHAT)
         return cot_api_fail(error, 400, "unsupported_parameter", "echo",

@@ -73,7 +73,8 @@ static int64_t reference(struct choice *c, const float *logits, int64_t vocab, c
         return n ? 1 : 0;
     }
     double best = c[0].logit, total = 0;
-    for (int64_t i = 0; i < n; i++) c[i].logit = (c[i].logit - best) / s->temperature;
+    for (int64_t i = 0; i < n; i++) c[i].logit = c[i].logit - best;
+    for (int64_t i = 0; i < n && !s->temperature_last; i++) c[i].logit /= s->temperature;
     if (s->top_k && s->top_k < n) n = s->top_k;
     for (int64_t i = 0; i < n; i++) total += c[i].probability = exp(c[i].logit);
     if (s->top_p < 1) {
@@ -90,6 +91,8 @@ static int64_t reference(struct choice *c, const float *logits, int64_t vocab, c
         if (!i || c[i].probability >= s->min_p * c[0].probability) c[kept++] = c[i];
     }
     n = kept;
+    for (int64_t i = 0; i < n && s->temperature_last; i++)
+        c[i].probability = exp(c[i].logit / s->temperature);
     total = 0;
     for (int64_t i = 0; i < n; i++) total += c[i].probability;
     for (int64_t i = 0; i < n; i++) c[i].probability /= total;
@@ -134,6 +137,7 @@ static cot_sampling drawn_settings(int64_t vocab)
 {
     cot_sampling s = plain();
     s.temperature = draw(&seed) % 8 ? 0.1 + 2 * uniform() : 0;
+    s.temperature_last = draw(&seed) % 2;
     s.top_k = draw(&seed) % 2 ? 0 : 1 + (int64_t)(draw(&seed) % (uint64_t)(vocab + 3));
     s.top_p = draw(&seed) % 2 ? 1 : 0.01 + 0.98 * uniform();
     s.min_p = draw(&seed) % 2 ? 0 : uniform() * uniform();
@@ -263,6 +267,8 @@ static void tokens_come_as_often_as_they_should(void **state)
         check_distribution(&s, logits, vocab, NULL, 0);
         s.min_p = 0.2;
         s.repetition_penalty = 1.7;
+        check_distribution(&s, logits, vocab, history, 5);
+        s.temperature_last = true;
         check_distribution(&s, logits, vocab, history, 5);
     }
     seed = own;

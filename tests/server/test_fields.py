@@ -12,7 +12,9 @@ REFUSED = [
     ("repetition_detection", [{"min_count": 2}], [{}]), ("vllm_xargs", [{"a": 1}], [{}]),
     ("n_probs", [3, -1], [0]), ("typical_p", [0.5, "1"], [1, 1.0]), ("mirostat", [1, 2], [0]), ("dry_multiplier", [0.8], [0, 0.0]),
     ("xtc_probability", [0.5], [0]), ("dynatemp_range", [0.5], [0]), ("top_n_sigma", [1.5], [-1, 0]),
-    ("samplers", [["temperature", "top_k"], ["top_k", "other"], "kt", [1]], [SAMPLERS, ["top_k", "temperature"], ["temperature"]]),
+    ("samplers", [["temperature", "penalties"], ["top_p", "temperature", "min_p"], ["temperature", "top_k", "temperature"], ["top_p", "top_k"],
+                  ["top_k", "top_k"], ["top_k", "other"], ["other", "top_k"], "kt", [1]],
+     [SAMPLERS, ["top_k", "temperature"], ["temperature", "top_k"], ["penalties", "temperature", "top_k", "top_p"], ["temperature"]]),
     ("lora", [[{"id": 0, "scale": 1}]], [[]]), ("stop_regex", ["a+"], [""]), ("custom_logit_processor", ["x"], [""]),
     ("custom_params", [{"a": 1}], [{}]), ("lora_path", ["x"], [""]), ("return_hidden_states", [True], [False]),
     ("reasoning", [{"effort": "high"}], [{}]),
@@ -61,6 +63,20 @@ class Fields(Shared):
                     self.assertEqual(self.ids(**plain | field, samplers=[]), free)
                     self.assertEqual(self.ids(**plain | field, samplers=[name, *(["temperature"] if name != "temperature" else [])]), narrow)
 
+    def test_where_temperature_stands_in_a_list(self):
+        """Behind top_p and min_p, as llama.cpp has it, these cut by the chances of temperature 1; before them it is as without a list."""
+        plain = {"top_k": 0, "top_p": 1, "seed": 3, "max_tokens": 40, "prompt": "a a a a a a a a"}
+        for cut in ({"top_p": 0.3}, {"min_p": 0.5}):
+            [name] = cut
+            hot = plain | cut | {"temperature": 50}
+            first = self.ids(**hot)
+            self.assertEqual(self.ids(**hot, samplers=["temperature", name]), first)
+            last = self.ids(**hot, samplers=[name, "temperature"])
+            self.assertEqual(self.ids(**hot, samplers=SAMPLERS), last)
+            self.assertNotEqual(last, first)
+            cuts = {"top_p": 1e-6} if name == "top_p" else {"min_p": 1}  # the likeliest alone is left, however hot the rest is
+            self.assertEqual(self.ids(**plain | cuts | {"temperature": 50}, samplers=[name, "temperature"]), self.ids(**plain, temperature=0))
+
     def test_chances_of_given_tokens(self):
         """They stand in place of the likeliest, in the order asked for; what is drawn stays the same."""
         ids, chat = [7, 300, 0], {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0, "logprobs": True, "return_tokens_as_token_ids": True}
@@ -97,6 +113,13 @@ class Fields(Shared):
             self.refused("repeat_penalty", **chat, repeat_penalty=1.1, repetition_penalty=1.7)
             self.refused("repeat_penalty", **chat, repeat_penalty=1, repetition_penalty=1.7)
         self.refused("n_predict", "/v1/chat/completions", n_predict=5, max_tokens=None, max_completion_tokens=6)
+        for both in (2, 4):  # max_tokens is 3
+            self.refused("max_tokens", "/v1/chat/completions", max_completion_tokens=both)
+        chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "ignore_eos": True}
+        for one in ({"max_tokens": None, "max_completion_tokens": 3}, {"max_completion_tokens": 3}, {"max_completion_tokens": None}):
+            status, answer = self.server.post("/v1/chat/completions", chat | one)
+            self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 3))
+        self.assertEqual(len(self.ids(max_completion_tokens=5)), 12)  # a field of conversations alone
         self.assertEqual(len(self.ids(n_predict=0, max_tokens=0)), 0)
         self.refused("n_predict", n_predict=0)
         self.assertEqual(self.ids(max_tokens=None, n_predict=-1), self.ids(max_tokens=None))
@@ -113,13 +136,6 @@ class Fields(Shared):
         tokens = self.server.post("/tokenize", {"prompt": "The cat"})[1]["tokens"]
         for ids in (tokens, [tokens]):
             self.assertEqual(self.ids(prompt=None, input_ids=ids), self.ids())
-        for both in (2, 4):  # max_tokens is 3
-            self.refused("max_tokens", "/v1/chat/completions", max_completion_tokens=both)
-        chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "ignore_eos": True}
-        for one in ({"max_tokens": None, "max_completion_tokens": 3}, {"max_completion_tokens": 3}, {"max_completion_tokens": None}):
-            status, answer = self.server.post("/v1/chat/completions", chat | one)
-            self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 3))
-        self.assertEqual(len(self.ids(max_completion_tokens=5)), 12)  # a field of conversations alone
         self.refused("input_ids", input_ids=tokens)
         for bad in ("x", [], ["x"], [[]]):
             self.refused("input_ids", prompt=None, input_ids=bad)
