@@ -130,6 +130,41 @@ static cot_expert_map hot_first(const cot_engine *engine, const double *calls)
     return map;
 }
 
+/* Texts that an engine was asked for: what came of them, what they called, and the map that has that on the first ranks. */
+struct asked {
+    struct texts texts;
+    struct records wanted;
+    cot_engine_info info; // of the engine, for `wanted` when that is closed
+    double *calls;
+    cot_expert_map map;
+};
+
+static void ask(struct asked *a, cot_engine *engine, uint64_t *seed)
+{
+    a->texts = draw_texts(engine->info.vocab, seed);
+    a->info = engine->info;
+    a->wanted = must_run(engine, a->texts.request, REQUESTS);
+    a->wanted.info = &a->info;
+    a->calls = calls_of(engine);
+    a->map = hot_first(engine, a->calls);
+}
+
+/* Asks for them again: the answers are the same. */
+static void ask_again(const struct asked *a, cot_engine *engine)
+{
+    struct records now = must_run(engine, a->texts.request, REQUESTS);
+    assert_same(&a->wanted, &now);
+    records_free(&now);
+}
+
+static void forget(struct asked *a)
+{
+    cot_expert_map_free(&a->map);
+    free(a->calls);
+    records_free(&a->wanted);
+    free_texts(&a->texts);
+}
+
 /* Of all calls those that rank 0 gets, an expert's shared by its replicas. */
 static double part_of_first(cot_engine *engine, const double *calls)
 {
@@ -170,30 +205,19 @@ static void live_through(const struct way *way, uint64_t *seed)
     const struct way still = {.mode = "off", .attention = way->attention};
     cot_engine_options o = options_for(&still, NULL);
     cot_engine *engine = open_with(&o);
-    struct texts texts = draw_texts(engine->info.vocab, seed);
-    cot_engine_info info = engine->info;
-    struct records wanted = must_run(engine, texts.request, REQUESTS);
-    double *calls = calls_of(engine);
-    cot_expert_map map = hot_first(engine, calls);
+    struct asked asked;
+    ask(&asked, engine, seed);
     assert_int_equal(told_of(engine).stayed + told_of(engine).moved, 0); // it is off
     cot_engine_close(engine);
-    wanted.info = &info;
 
     o = options_for(way, "16steps");
-    o.experts.placement = &map;
+    o.experts.placement = &asked.map;
     engine = open_with(&o);
     assert_true(engine->info.movable);
-    const double before = part_of_first(engine, calls);
-    int rounds = 0;
-    for (; rounds < MOST_ROUNDS && !told_of(engine).moved; rounds++) {
-        struct records now = must_run(engine, texts.request, REQUESTS);
-        assert_same(&wanted, &now);
-        records_free(&now);
-    }
+    const double before = part_of_first(engine, asked.calls);
+    for (int rounds = 0; rounds < MOST_ROUNDS && !told_of(engine).moved; rounds++) ask_again(&asked, engine);
     while (moves_of(engine).id && !moves_of(engine).over) must_step(engine);
-    struct records now = must_run(engine, texts.request, REQUESTS);
-    assert_same(&wanted, &now);
-    records_free(&now);
+    ask_again(&asked, engine);
     const cot_engine_rebalancing told = told_of(engine);
     const cot_engine_moves moves = moves_of(engine);
     int64_t layers = 0;
@@ -202,21 +226,18 @@ static void live_through(const struct way *way, uint64_t *seed)
     assert_true(told.moved > 0);
     assert_int_equal(moves.id, told.moved);
     assert_int_equal(told.refused, 0);
-    assert_int_equal(layers, (told.moved + told.stayed) * info.moe_layers);
+    assert_int_equal(layers, (told.moved + told.stayed) * asked.info.moe_layers);
     assert_true(told.layers[0] >= told.moved);
     assert_in_range(told.copies, 1,
                     (told.moved + told.stayed) * (way->moves_a_cycle ? way->moves_a_cycle : 64));
     assert_true(told.plan_ns > 0);
-    const double after = part_of_first(engine, calls);
+    const double after = part_of_first(engine, asked.calls);
     printf("%s, %s: rank 0 got %.1f %% of calls, and gets %.1f %% behind %lld of %lld cycles, %lld copies\n",
            way->mode, way->attention, 100 * before, 100 * after, (long long)told.moved,
            (long long)(told.moved + told.stayed), (long long)told.copies);
     assert_true(after < before);
     cot_engine_close(engine);
-    cot_expert_map_free(&map);
-    records_free(&wanted);
-    free(calls);
-    free_texts(&texts);
+    forget(&asked);
 }
 
 static void hot_experts_leave_their_rank(void **state)
@@ -419,25 +440,22 @@ static void moves_of_a_cycle_have_an_end(void **state)
     const struct way way = {"load", "dp", false, 1, 0};
     cot_engine_options o = options_for(&way, "1000000000steps"); // never by itself
     cot_engine *engine = open_with(&o);
-    struct texts texts = draw_texts(engine->info.vocab, &seed);
-    struct records wanted = must_run(engine, texts.request, REQUESTS);
-    double *calls = calls_of(engine);
-    cot_expert_map map = hot_first(engine, calls);
+    struct asked asked;
     cot_engine_cycle cycle;
     cot_error error;
     uint64_t id;
+    ask(&asked, engine, &seed);
     for (int by_cycle = 0; by_cycle < 2; by_cycle++) {
         if (by_cycle)
             assert_int_equal(cot_engine_rebalance(&cycle, engine, false, &error), COT_OK);
         else
-            assert_int_equal(cot_engine_move_experts(engine, &map, "hot first", NULL, &id, &error), COT_OK);
+            assert_int_equal(cot_engine_move_experts(engine, &asked.map, "hot first", NULL, &id, &error),
+                             COT_OK);
         const cot_engine_moves begun = moves_of(engine);
         assert_true(begun.copies > 0);
         engine->moving.timeout_ns = 1;
         engine->moving.budget.ns_a_byte = 1e-12; // it is late from now on
-        struct records now = must_run(engine, texts.request, REQUESTS);
-        assert_same(&wanted, &now);
-        records_free(&now);
+        ask_again(&asked, engine);
         while (!moves_of(engine).over) must_step(engine);
         const cot_engine_moves over = moves_of(engine);
         int64_t late = 0;
@@ -449,10 +467,7 @@ static void moves_of_a_cycle_have_an_end(void **state)
         if (by_cycle) cot_engine_cycle_free(&cycle);
     }
     cot_engine_close(engine);
-    cot_expert_map_free(&map);
-    records_free(&wanted);
-    free(calls);
-    free_texts(&texts);
+    forget(&asked);
 }
 
 /* Layers and ranks with more experts than slots: one is in the slot through which others come. */
@@ -481,15 +496,13 @@ static void what_was_cut_off_is_made_good(void **state)
         const struct way way = {"load", "dp", false, spare, 0};
         cot_engine_options o = options_for(&way, "1000000000steps"); // never by itself
         cot_engine *engine = open_with(&o);
-        struct texts texts = draw_texts(engine->info.vocab, &seed);
-        struct records wanted = must_run(engine, texts.request, REQUESTS);
-        double *calls = calls_of(engine);
-        cot_expert_map map = hot_first(engine, calls);
+        struct asked asked;
         cot_engine_cycle cycle;
         cot_error error;
         uint64_t id;
+        ask(&asked, engine, &seed);
         for (int round = 0; round < 4; round++) {
-            if (cot_engine_move_experts(engine, &map, "hot first", NULL, &id, &error) != COT_OK)
+            if (cot_engine_move_experts(engine, &asked.map, "hot first", NULL, &id, &error) != COT_OK)
                 fail_msg("%s", error.message);
             while (!moves_of(engine).over && over_full(engine) <= round) must_step(engine);
             if (!moves_of(engine).over) assert_int_equal(cot_engine_cancel_moves(engine, id, NULL), COT_OK);
@@ -502,15 +515,10 @@ static void what_was_cut_off_is_made_good(void **state)
                 cot_engine_cycle_free(&cycle);
                 assert_int_equal(over_full(engine), 0);
             }
-            struct records now = must_run(engine, texts.request, REQUESTS);
-            assert_same(&wanted, &now);
-            records_free(&now);
+            ask_again(&asked, engine);
         }
         cot_engine_close(engine);
-        cot_expert_map_free(&map);
-        records_free(&wanted);
-        free(calls);
-        free_texts(&texts);
+        forget(&asked);
     }
     printf("%d of 8 moves were cut off with a rank over-full\n", cut_off);
     assert_true(cut_off > 1);
