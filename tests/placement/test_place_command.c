@@ -182,6 +182,26 @@ static void check_summary(const json_t *list, long all_rounds)
     assert_true(lines < 20);
 }
 
+/* What so many moves send, and how long so many rounds of them take, a rank's link being its own. */
+static void check_bytes(const char *replan, double moves, double rounds)
+{
+    char line[512], expected[128];
+    snprintf(line, sizeof line, "%s --expert-bytes 12582912 --link 5e8", replan);
+    run_line(line);
+    snprintf(expected, sizeof expected, "  bytes        %.6g, in %.4g s a round after the other\n",
+             moves * 12582912, rounds * 12582912 / 5e8);
+    if (!strstr(c.out, expected)) fail_msg("%s: %s", expected, c.out);
+    snprintf(line, sizeof line, "%s --expert-bytes 12582912 --link 5e8 --json", replan);
+    json_t *o = run_json(line);
+    assert_true(real(o, "move_bytes") == moves * 12582912);
+    assert_true(fabs(real(o, "move_seconds") - rounds * 12582912 / 5e8) < 1e-12);
+    json_decref(o);
+    snprintf(line, sizeof line, "%s --expert-bytes 12582912 --json", replan);
+    o = run_json(line);
+    assert_null(json_object_get(o, "move_seconds"));
+    json_decref(o);
+}
+
 /* The terminal shows a summary; --moves writes what --json lists. */
 static void test_moves(void **state)
 {
@@ -195,8 +215,12 @@ static void test_moves(void **state)
     check_moves_file(list);
     run_line(REPLAN);
     check_summary(list, (long)real(o, "rounds"));
+    assert_null(strstr(c.out, "  bytes"));
+    check_bytes(REPLAN, (double)json_array_size(list), real(o, "rounds"));
     json_decref(o);
-    refuse(PLACE "--load after.csv --ranks 4 --moves moves.csv", "--moves need --current");
+    refuse(PLACE "--load after.csv --ranks 4 --moves moves.csv", "need --current");
+    refuse(PLACE "--load after.csv --ranks 4 --expert-bytes 8", "need --current");
+    refuse(REPLAN "--link 8", "--link needs --expert-bytes");
     refuse(PLACE "--load nowhere.csv --ranks 4 --current running.json --moves none/such.csv",
            "none/such.csv");
 }

@@ -223,8 +223,11 @@ static bool options_fit(const cli_place_settings *s)
         cli_complain("--to '%s' is no format of placements", s->to);
     else if (!s->output && (strcmp(s->to, cot_expert_map_formats[0].name) || s->layers))
         cli_complain("--to and --layers need -o OUT: no placement is written without it");
-    else if (!s->current && (s->max_moves >= 0 || s->move_cost > 0 || s->moves))
-        cli_complain("--max-moves, --move-cost and --moves need --current PLACEMENT: what runs now");
+    else if (!s->current && (s->max_moves >= 0 || s->move_cost > 0 || s->moves || s->expert_bytes > 0))
+        cli_complain(
+            "--max-moves, --move-cost, --moves and --expert-bytes need --current PLACEMENT: what runs now");
+    else if (s->link > 0 && !(s->expert_bytes > 0))
+        cli_complain("--link needs --expert-bytes: what goes over it");
     else
         return true;
     return false;
@@ -362,6 +365,12 @@ static const cli_option other_options[] = {
     {"move-cost", 0, CLI_OPTION_REAL, "X", "0",
      "a move must lower its layer's peak by this many mean ranks' loads", AT(move_cost), .min = 0,
      .max = 1e9},
+    {"expert-bytes", 0, CLI_OPTION_REAL, "N", NULL,
+     "bytes of an expert of a layer (in bf16 6 for each of hidden x intermediate): what moves send is told",
+     AT(expert_bytes), .min = 1, .max = 1e15},
+    {"link", 0, CLI_OPTION_REAL, "R", NULL,
+     "bytes a second from rank to rank, of each by itself: how long moves take is told", AT(link), .min = 1,
+     .max = 1e15},
     {"evaluate", 0, CLI_OPTION_TEXT, "TRACE", NULL,
      "measure --placement on a trace or load instead of placing", AT(evaluate)},
     {"placement", 0, CLI_OPTION_TEXT, "P", NULL, "the placement to evaluate, in any format", AT(placement)},

@@ -12,7 +12,7 @@ typedef struct cli_place_settings {
     const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *nvlink, *current, *cost, *output,
         *to, *evaluate, *placement, *report, *moves, *ranks;
     int64_t slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;
-    double max_load, move_cost, bytes;
+    double max_load, move_cost, bytes, expert_bytes, link;
     int dispatch, distance;
     bool json;
 } cli_place_settings;
@@ -52,8 +52,11 @@ typedef struct cli_placed {
 
 /* Writes all moves, round by round, as CSV; -1 where an expert comes from storage. Prints what is wrong. */
 int cli_place_write_moves(const char *path, const cli_placed *placed);
-/* Prints how many moves there are, in which layers, and which ranks have most to do. */
-int cli_place_print_moves(const cli_place_inputs *in, const cli_placed *placed);
+/* Prints how many moves there are, in which layers, which ranks have most to do and, where --expert-bytes and --link are given, what
+ * they send and how long that takes. */
+int cli_place_print_moves(const cli_place_settings *s, const cli_place_inputs *in, const cli_placed *placed);
+/* How long moves from rank to rank take, a round after the other. */
+double cli_place_move_seconds(const cli_place_settings *s, const cli_placed *placed);
 /* A map beside another. */
 typedef struct cli_place_side {
     const char *name;

@@ -84,7 +84,21 @@ static void print_busiest(int64_t *by_rank, int32_t S)
     putchar('\n');
 }
 
-int cli_place_print_moves(const cli_place_inputs *in, const cli_placed *p)
+double cli_place_move_seconds(const cli_place_settings *s, const cli_placed *p)
+{
+    return p->rounds * s->expert_bytes / s->link;
+}
+
+static void print_bytes(const cli_place_settings *s, const cli_placed *p, bool some_stored)
+{
+    printf("  bytes        %.6g", (double)p->moves * s->expert_bytes);
+    if (s->link > 0)
+        printf(", in %.4g s a round after the other%s", cli_place_move_seconds(s, p),
+               some_stored ? ", but for those from storage" : "");
+    putchar('\n');
+}
+
+int cli_place_print_moves(const cli_place_settings *s, const cli_place_inputs *in, const cli_placed *p)
 {
     int32_t L = in->costs.n_layers, S = in->costs.n_ranks;
     int64_t *by_layer = calloc((size_t)L + (size_t)S, sizeof *by_layer);
@@ -100,6 +114,7 @@ int cli_place_print_moves(const cli_place_inputs *in, const cli_placed *p)
                (double)p->moves / L, by_layer[least], in->costs.layers[least], by_layer[most],
                in->costs.layers[most]);
         print_busiest(by_layer + L, S);
+        if (s->expert_bytes > 0) print_bytes(s, p, stored);
     }
     free(by_layer);
     return CLI_EXIT_OK;

@@ -77,6 +77,9 @@ static int print_json(const cli_place_settings *s, const cli_place_inputs *in, c
         }
         json_object_set_new(o, "rounds", json_integer(p->rounds));
         json_object_set_new(o, "transfers", list); // [round, layer, expert, from, to]
+        if (s->expert_bytes > 0)
+            json_object_set_new(o, "move_bytes", json_real((double)p->moves * s->expert_bytes));
+        if (s->link > 0) json_object_set_new(o, "move_seconds", json_real(cli_place_move_seconds(s, p)));
     }
     cli_place_add_sides(o, sides, s, in);
     json_object_set_new(o, "milliseconds", json_real(p->milliseconds));
@@ -134,7 +137,7 @@ static int print_text(const cli_place_settings *s, const cli_place_inputs *in, c
         largest(v->peak_load, v->n_layers), mean(v->peak_load, v->n_layers),
         mean(v->peak_bound, v->n_layers));
     print_limit(in, v);
-    int status = p->moves >= 0 ? cli_place_print_moves(in, p) : CLI_EXIT_OK;
+    int status = p->moves >= 0 ? cli_place_print_moves(s, in, p) : CLI_EXIT_OK;
     printf("solved in   %.3f ms\n", p->milliseconds);
     if (status == CLI_EXIT_OK) cli_place_print_sides(sides, s, in);
     return status;
