@@ -137,6 +137,49 @@ static void blocks_are_worth_what_a_cache_would_find(void **state)
     }
 }
 
+/* Who waits for pages alone would run with more of them; who waits for another request would not, however many there are. */
+static void who_waits_for_another_wants_no_pages(void **state)
+{
+    (void)state;
+    enum { PAGES = 16, OPEN = 2, STEP = 16 };
+    enum { NOBODY, FOR_PAGES, FOR_ANOTHER, WAYS };
+    static const int32_t ids[4 * COT_KV_PAGE];
+    static const double prior[COT_COST_TERMS] = {1};
+    double saved[WAYS] = {0};
+    for (int way = 0; way < WAYS; way++) {
+        const cot_scheduler_limits limits = {.sequences = 4,
+                                             .pages = PAGES,
+                                             .step_tokens = STEP,
+                                             .step_logits = STEP,
+                                             .step_maps =
+                                                 cot_scheduler_step_maps(STEP, 4, PAGES * COT_KV_PAGE, 0),
+                                             .homes = 1,
+                                             .max_wait_steps = 8};
+        cot_scheduler s;
+        cot_page_worth worth;
+        int32_t moved[2 * PAGES];
+        assert_int_equal(cot_scheduler_open(&s, &limits, NULL), COT_OK);
+        assert_int_equal(cot_page_worth_open(&worth, PAGES, 16, NULL), COT_OK);
+        cot_scheduler_resize(&s, OPEN, moved);
+        s.worth = &worth;
+        cot_cost_init(&s.cost, prior, 1, 0, 1);
+        s.cost.steps = 1000;
+        s.cost.weight[COT_COST_FIXED] = 1e6; // which those that run share
+        cot_request first = generating_from(ids, COT_KV_PAGE, 9);
+        const cot_request_state *runs = cot_scheduler_submit(&s, &first, COT_KV_PAGE + 9, 0, 0);
+        assert_ptr_equal(cot_scheduler_admit(&s), runs);
+        cot_request second = generating_from(ids, (OPEN + 1) * COT_KV_PAGE, 9); // more pages than are open
+        second.after = way == FOR_ANOTHER ? runs->id : 0;
+        if (way) assert_non_null(cot_scheduler_submit(&s, &second, (OPEN + 1) * COT_KV_PAGE + 9, 0, 0));
+        cot_scheduler_weigh_step(&s);
+        for (int i = 0; i < COT_PAGE_WORTH_BINS; i++) saved[way] += worth.saved_ns[i];
+        cot_page_worth_close(&worth);
+        cot_scheduler_close(&s);
+    }
+    assert_true(saved[FOR_PAGES] > saved[NOBODY]);
+    assert_true(saved[FOR_ANOTHER] == saved[NOBODY]);
+}
+
 /* ---- splits ---- */
 
 /* Rising curves, some with cliffs. */
@@ -199,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_in_pages_comes_along),
                                        cmocka_unit_test(blocks_are_worth_what_a_cache_would_find),
+                                       cmocka_unit_test(who_waits_for_another_wants_no_pages),
                                        cmocka_unit_test(a_split_comes_to_the_best_and_stays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

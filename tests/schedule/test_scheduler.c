@@ -565,6 +565,10 @@ static void maps_are_as_many_as_a_step_needs(void **state)
     assert_int_equal(cot_scheduler_step_maps(10, 4, 100, 0), 20);
     assert_int_equal(cot_scheduler_step_maps(10, 4, 100, 16), 20 + 4 * pages);
     assert_int_equal(cot_scheduler_step_maps(3, 4, 100, 16), 6 + 3 * pages);
+    assert_int_equal(cot_scheduler_step_states(10, 4, 0), 0);
+    assert_int_equal(cot_scheduler_step_states(10, 4, 1), 5 * 4);
+    assert_int_equal(cot_scheduler_step_states(3, 4, 1), 5 * 3);
+    assert_int_equal(cot_scheduler_step_states(5 * COT_SNAPSHOT_TOKENS, 4, 1), 5 * 4 + 5);
 }
 
 int main(void)
