@@ -176,6 +176,31 @@ static void no_number(check_draws *draws)
     }
 }
 
+/* Of a row by its greatest number; 1 where there is none, or none that a factor of fp32 brings to the greatest code. */
+static void scales_of_whole_rows(void)
+{
+    static const struct {
+        cot_format kind;
+        float greatest;
+    } forms[] = {{COT_FORMAT_INT8, 127}, {COT_FORMAT_FP8, 448}};
+    for (int i = 0; i < 2; i++) {
+        const float of = forms[i].greatest;
+        const float numbers[][2] = {{0, 1},
+                                    {-1, 1},
+                                    {NAN, 1},
+                                    {of, 1},
+                                    {3 * of, 3},
+                                    {of * 0x1p-100f, 0x1p-100f},
+                                    {of * 0x1p-127f, 0x1p-127f},
+                                    {of * 0x1p-128f, 1}};
+        for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
+            const float scale = cot_quantise_scale(forms[i].kind, numbers[n][0]);
+            CHECK(scale == numbers[n][1], "%a of %a, expected %a", (double)scale, (double)numbers[n][0],
+                  (double)numbers[n][1]);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     check_draws drawn = check_start(argc, argv), *draws = &drawn;
@@ -184,5 +209,6 @@ int main(int argc, char **argv)
     for (int64_t k = 0; k < 150; k++) some_row(draws, k);
     for (int64_t k = 1; k <= 70; k++) expect_row(zeros, k, "zeros");
     for (int i = 0; i < 20; i++) no_number(draws);
+    scales_of_whole_rows();
     return 0;
 }
