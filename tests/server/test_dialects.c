@@ -76,10 +76,42 @@ static void test_templates_have_their_family_or_none(void **state)
     assert_true(reasoning >= 9);
 }
 
+/* A prompt that ends in the begin of reasoning that the template wrote, but for white space, opens it. */
+static void test_prompts_that_open_reasoning(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *own; // own: 1 where a byte is the template's
+        bool opens;
+    } rows[] = {{"<think>", "1111111", true},
+                {"x<think>", "01111111", true},
+                {"x<think>\n", "011111111", true},
+                {"x<think> \t\r\n", "011111111111", true},
+                {"\nx<think>\n", "1011111110", true},
+                {"x<think>a", "011111111", false},
+                {" x<think>a", "1011111111", false},
+                {"think>", "111111", false},
+                {"x<think>", "00111111", false},
+                {"x<think>\n", "011111101", false},
+                {" \n", "11", false},
+                {"", "", false}};
+    static const cot_dialect reasoning = {.reasoning = "<think>"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint8_t own[32];
+        const size_t bytes = strlen(rows[i].text);
+        assert_int_equal(strlen(rows[i].own), bytes);
+        for (size_t b = 0; b < bytes; b++) own[b] = rows[i].own[b] == '1';
+        const cot_chat_text text = {(char *)(uintptr_t)rows[i].text, bytes, own};
+        if (cot_served_dialects_opens(&reasoning, &text) != rows[i].opens) fail_msg("'%s'", rows[i].text);
+        assert_false(cot_served_dialects_opens(NULL, &text));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_templates_have_their_family_or_none),
+        cmocka_unit_test(test_prompts_that_open_reasoning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
