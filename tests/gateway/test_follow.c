@@ -556,13 +556,44 @@ static void test_excused_silence(void **state)
     end(w);
 }
 
+static void never_told(void *context, int status, const char *body, size_t bytes, const cot_error *error)
+{
+    (void)context, (void)status, (void)body, (void)bytes, (void)error;
+}
+
+/* A worker that is up may be silent for 3 s, and is forgotten after 30. */
+static void test_silence(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t silent_ms;
+        cot_gateway_state state;
+    } rows[] = {{0, COT_GATEWAY_UP},
+                {2999, COT_GATEWAY_UP},
+                {3000, COT_GATEWAY_SUSPENDED},
+                {29999, COT_GATEWAY_SUSPENDED},
+                {30000, COT_GATEWAY_FORGOTTEN}};
+    world own, *w = &own;
+    begin(w);
+    cot_gateway_worker *one = add(w, 0, "http://127.0.0.1:1", "one");
+    one->health = (cot_ask){.done = never_told};
+    one->settles_ns = INT64_MAX;
+    one->state = COT_GATEWAY_UP;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cot_gateway_tick_workers(w->g, one->heard_ns + rows[i].silent_ms * 1000000);
+        assert_int_equal(one->state, rows[i].state);
+    }
+    cot_ask_cancel(&one->health);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_addresses),      cmocka_unit_test(test_no_addresses),
-        cmocka_unit_test(test_replays),        cmocka_unit_test(test_replay_then_snapshot),
-        cmocka_unit_test(test_snapshots),      cmocka_unit_test(test_learners),
-        cmocka_unit_test(test_no_book),        cmocka_unit_test(test_many_learners),
-        cmocka_unit_test(test_excused_silence)};
+        cmocka_unit_test(test_addresses),       cmocka_unit_test(test_no_addresses),
+        cmocka_unit_test(test_replays),         cmocka_unit_test(test_replay_then_snapshot),
+        cmocka_unit_test(test_snapshots),       cmocka_unit_test(test_learners),
+        cmocka_unit_test(test_no_book),         cmocka_unit_test(test_many_learners),
+        cmocka_unit_test(test_excused_silence), cmocka_unit_test(test_silence)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
