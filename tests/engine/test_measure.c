@@ -190,6 +190,17 @@ static void test_slots_that_experts_come_into(void **state)
     assert_int_equal(sizes[MOVE].weight_bytes, sizes[SPARED].weight_bytes);
     assert_in_range(more, one, 2 * one - 1); // tables are some bytes a slot
     assert_true(sizes[SPARED].total_bytes - sizes[MOVE].total_bytes >= LAYERS * SPARE * one);
+    // where the split of memory moves, slots take what pages leave: more of them may be there, and no more bytes but for tables
+    for (int i = 0; i < 2; i++) {
+        options[i].experts.movable = false;
+        options[i].experts.rebalance = "load";
+        options[i].experts.spare_slots = i ? SPARE : 1;
+        options[i].memory.total_bytes = (size_t)256 << 20;
+        options[i].memory.block_tokens = 16;
+    }
+    if (cot_engine_measure(sizes, TINY, options, 2, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_true(sizes[1].total_bytes >= sizes[0].total_bytes);
+    assert_true(sizes[1].total_bytes - sizes[0].total_bytes < LAYERS * SPARE * one / 100);
 }
 
 static cot_engine *open_tiny(const cot_engine_options *options)
