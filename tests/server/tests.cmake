@@ -1,6 +1,7 @@
 # What follows random histories of caches.
 add_executable(server_kv_histories ${CMAKE_CURRENT_SOURCE_DIR}/server/kv_histories.c)
 target_link_libraries(server_kv_histories PRIVATE test_harness PkgConfig::EVENT)
+add_dependencies(tests_of_server server_kv_histories)
 target_link_options(server_kv_histories PRIVATE -Wl,--wrap=cot_publisher_send,--wrap=cot_engine_list_cache)
 
 # The server as clients see it: with Python's own library, and with the openai client.
