@@ -9,6 +9,7 @@ add_test(NAME house/symbols COMMAND ${PROJECT_SOURCE_DIR}/tools/check_symbols $<
          $<TARGET_FILE:coterie-shared>)
 add_test(NAME house/mutate COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/test_mutate ${PROJECT_SOURCE_DIR})
 set_tests_properties(house/options house/layers house/check_layers house/names house/check_names house/headers house/symbols house/mutate PROPERTIES LABELS house TIMEOUT 600)
+set_tests_properties(house/mutate PROPERTIES COST 60) # seconds: so long a one does not begin last
 if(NOT COT_SANITIZE) # what links a sanitized library must be sanitized
   add_test(NAME house/install
            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/test_install ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
