@@ -489,8 +489,8 @@ cot_status time_call(Points &p, const Layer &all, int64_t tokens, const Turning 
 /* The median of each phase, in 21 passes behind three that warm. */
 cot_status time_phases(Points &p, const Layer &all, int64_t tokens, const Turning &turning)
 {
-    static const char *const names[COT_CUDA_PHASES] = {"gate", "route", "dispatch", "receive",
-                                                       "up",   "down",  "combine"};
+    static const char *const names[COT_CUDA_PHASES] = {"gate",  "route", "dispatch", "count",  "receive",
+                                                       "enter", "up",    "down",     "combine"};
     constexpr int WARM = 3, RUNS = 21;
     std::vector<double> ns[COT_CUDA_PHASES];
     for (int i = 0; i < WARM + RUNS; i++) {
@@ -512,7 +512,7 @@ cot_status time_phases(Points &p, const Layer &all, int64_t tokens, const Turnin
 /* A call's last pass, behind one that warms: each task as [block, rank, kind, begin, end] in ns from the first on. */
 cot_status note_tasks(Points &p, const Layer &all, int64_t tokens, const Turning &turning)
 {
-    static const char *const names[] = {"gate", "dispatch", "up", "down", "reply", "combine"};
+    static const char *const names[] = {"gate", "dispatch", "enter", "up", "down", "reply", "combine"};
     constexpr uint32_t ROOM = 1 << 20;
     double ns = 0;
     const cot::fused_moments none = {0, 0, nullptr};

@@ -13,7 +13,7 @@ import math
 import re
 import sys
 
-COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "up": "#2f6db5", "down": "#58a4d8", "experts": "#3f86c0", "shared": "#8c8c8c",
+COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "enter": "#ff764a", "up": "#2f6db5", "down": "#58a4d8", "experts": "#3f86c0", "shared": "#8c8c8c",
            "reply": "#ffa600", "combine": "#e2711d"}
 WIDTH, LEFT, RIGHT, TITLE, TOP = 1180, 84, 16, 30, 44
 MANY = 64  # rows, which are drawn low then, and named by the first of each rank

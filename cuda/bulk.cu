@@ -22,9 +22,17 @@ COT_BULK_KERNEL cot_cuda_bulk_dispatch(const __grid_constant__ cot_cuda_fused ca
 {
     cot::bulk_dispatch(call);
 }
+COT_BULK_KERNEL cot_cuda_bulk_count(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_count(call);
+}
 COT_BULK_KERNEL cot_cuda_bulk_receive(const __grid_constant__ cot_cuda_fused call)
 {
     cot::bulk_receive(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_enter(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_enter(call);
 }
 COT_BULK_KERNEL cot_cuda_bulk_up_bf16(const __grid_constant__ cot_cuda_fused call)
 {

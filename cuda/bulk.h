@@ -5,7 +5,9 @@
  *   gate       logits of tokens, and their rows rounded                         some of them by some experts a block at a time
  *   route      tokens are routed                                                the same tokens
  *   dispatch   packets and their signals                                        a receiver a block
- *   receive    packets -> tiles of rows; how the call ends                      a rank a block, of one warp
+ *   count      entries of own tokens and of packets take numbers                a unit of them a block (enter.h)
+ *   receive    slots' entries get tiles; how the call ends                      a rank a block, of one warp
+ *   enter      entries are written into tiles                                   as count
  *   up         first products of all tiles, shared experts' too                 a tile and some columns a block
  *   down       second products, times weights, to the home ranks                the same
  *   combine    rows of a token's experts are added                              a part of a token, or some tokens a block
@@ -103,13 +105,45 @@ COT_DEVICE void bulk_route(const cot_cuda_fused &c)
         [](const bulk_warp &w, int chunk) { run_route(w, bulk_gate_cut(w), chunk); });
 }
 
+/* What is counted behind it begins at 0. */
 COT_DEVICE void bulk_dispatch(const cot_cuda_fused &c)
 {
+    bulk_share share;
+    const bulk_warp own = bulk_rank(c, bulk_rank_of_block(c, share));
+    if (share.block == 0) begin_counts(own, team_thread(), FUSED_TEAM);
     bulk_each(
         c, [](const bulk_warp &w) { return w.net.ranks - 1; },
         [](const bulk_warp &w, int i) {
             run_send(w, (w.net.rank + 1 + i) % w.net.ranks, bulk_is_unsound(w));
         });
+}
+
+/* Calls work(w, source, i) for this block's share of the units of each rank's entries, a unit of every rank for another block. Those of own tokens
+ * that cannot be routed are none. */
+template <typename Work> COT_DEVICE void bulk_units(const cot_cuda_fused &c, Work work)
+{
+    bulk_share share;
+    const bulk_warp w = bulk_rank(c, bulk_rank_of_block(c, share));
+    for (int source = 0; source < w.net.ranks; source++) {
+        const int units = source != w.net.rank ? cells_of(w, rows_sent(w, source))
+                          : bulk_is_unsound(w) ? 0
+                                               : fused_own_units(w.tokens, w.call.gate.top_k);
+        for (int i = (share.block + source) % share.blocks; i < units; i += share.blocks) work(w, source, i);
+    }
+}
+
+COT_DEVICE void bulk_count(const cot_cuda_fused &c)
+{
+    bulk_units(c, [](const bulk_warp &w, int source, int i) {
+        count_unit(w, source, i, team_thread() / 32, FUSED_TEAM / 32);
+    });
+}
+
+COT_DEVICE void bulk_enter(const cot_cuda_fused &c)
+{
+    bulk_units(c, [](const bulk_warp &w, int source, int i) {
+        if (bulk_is_fine(w)) enter_unit(w, source, i, team_thread() / 32, FUSED_TEAM / 32);
+    });
 }
 
 /* lane_tile of so many experts' tiles, in the order of their slots, so that those of one slot are multiplied beside each other and its weights come from
@@ -143,25 +177,16 @@ COT_DEVICE void order_by_slots(const bulk_warp &w, int released)
 COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
 {
     const bulk_warp w = bulk_rank(c, static_cast<int>(blockIdx.x));
-    fused_shared *const s = w.shared;
     const int lane = lane_of_warp(), ranks = w.net.ranks;
     const bool unsound = bulk_is_unsound(w);
     subscription all = {};
-    begin_slots(w);
-    for (int i = lane; i < ranks; i += 32) s->entered[i] = 0;
-    COT_UNLESS(bulk_lanes_before_rows) __syncwarp();
+    begin_open(w);
     all.flags = last_flags(unsound, w.tokens > 0);
-    if (!unsound) enter_own(w, all);
-    for (int source = 0; source < ranks; source++) {
-        if (source == w.net.rank) continue;
-        const uint64_t signal = *reinterpret_cast<const uint64_t *>(w.region() + w.dispatch_signal(source));
-        const int rows = static_cast<int>(cot_fused_signal_rows(signal)),
-                  cell_rows = static_cast<int>(c.layout.cell_tokens);
-        for (int first = 0; first < rows; first += cell_rows)
-            decode_cell(w, all, source, cot_fused_cell(&c.layout, source, first / cell_rows), first,
-                        rows - first < cell_rows ? rows - first : cell_rows);
-        all.flags |= static_cast<uint32_t>(cot_fused_signal_flags(signal));
-    }
+    for (int source = 0; source < ranks; source++)
+        if (source != w.net.rank)
+            all.flags |= static_cast<uint32_t>(
+                cot_fused_signal_flags(look_at<BULK_SCOPE>(w.net, w.dispatch_signal(source))));
+    sum_entries(w, all);
     release_open(w, all);
     COT_UNLESS(bulk_lanes_after_rows) __syncwarp();
     const int own_tiles = shared_tiles(w);
@@ -169,9 +194,11 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     if (many) order_by_slots(w, all.released);
     for (int i = lane + (many ? all.released : 0); i < all.released + own_tiles; i += 32)
         w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] >> 8 : -1 - (i - all.released);
-    for (int to = lane; to < ranks; to += 32)
-        count_messages(w.net, to, s->entered[to] * static_cast<size_t>(c.layout.reply_bytes),
-                       s->entered[to] + 1, PHASE_COMBINE); // the replies, and a word that tells of them
+    for (int to = lane; to < ranks; to += 32) {
+        const uint32_t replies = load_relaxed<scope::gpu>(w.rank.entered + to);
+        count_messages(w.net, to, replies * static_cast<size_t>(c.layout.reply_bytes), replies + 1,
+                       PHASE_COMBINE); // the replies, and a word that tells of them
+    }
     if (lane) return;
     fused_state *const state = w.rank.state;
     state->outcome = static_cast<int32_t>(all.flags & COT_FUSED_BAD         ? outcome::unsound

@@ -95,8 +95,8 @@ struct fused_state {
     uint32_t unsound;        // the lowest token that cannot be routed, or all ones
     int32_t outcome, unsound_token;
     uint32_t published; // places of the queue given out
-    /* Parts that have not ended: set by the scheduler before they may run. */
-    uint32_t gates_left, combines_left;
+    /* Parts that have not ended: set by the scheduler before they may run, units of entries by the subscriber. */
+    uint32_t gates_left, combines_left, units_left;
     uint32_t tiles_left;             // alone: tiles whose DOWNs may not run yet
     uint32_t tile_left[FUSED_LANES]; // of UP, and of DOWN times TILE_DOWN
 };
@@ -122,16 +122,19 @@ struct fused_rank {
     int32_t *tile_row;              // [tiles][rows of a tile] row of the dispatch region
     float *tile_weight;             // likewise
     int32_t *tile_home,
-        *tile_at;         // likewise: reply row `at` of that rank; reduced: entry `at` of that received row
-    uint32_t *slot_count; // [slots] entries that a batch has for it
-    int32_t *slot_row;    // [2][slots] where they go (subscribe.h)
-    int32_t *lane_tile;   // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
+        *tile_at;          // likewise: reply row `at` of that rank; reduced: entry `at` of that received row
+    uint32_t *slot_count;  // [slots] entries that are counted for it, and have no rows yet
+    int32_t *slot_row;     // [2][slots] where they go (subscribe.h)
+    int32_t *entry_number; // [P S K] an entry's number among those that are counted with it for its slot
+    uint32_t *entered;     // [P] replies that are owed to a rank for entries that are counted
+    int32_t *lane_tile;    // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
     unsigned char *activations; // [FUSED_LANES][rows of a tile][widest I]
     float *shared_rows;         // [S][H]
     uint32_t *columns_done;     // [done_words]: parts of a token's columns that are there; 0 between calls
     /* reduced, else null; a received row is s S + n: the n-th that rank s sent, or its own n-th token. */
-    float *partial;                              // [P S min(K, slots)][H] weighted rows of entries
-    int32_t *row_left, *row_entry, *row_entries; // [P S] entries to come; the first one; how many
+    float *partial; // [P S min(K, slots)][H] weighted rows of entries
+    int32_t *row_left,
+        *row_entries;  // [P S] entries to come; how many: the first is the row's number times min(K, slots)
     int32_t *complete; // [P S] rows whose entries are all there; the last of a task: -1 - row
     int32_t *sent_row; // [S][P] how many-th row of that rank an own token was, where it was one
 };
@@ -203,6 +206,19 @@ COT_BOTH constexpr int64_t gate_chunks_most(int64_t tokens)
     return fused_most(FUSED_FEW_TOKENS, fused_pieces(tokens, FUSED_CHUNK));
 }
 
+/* Entries come into tiles by units: so many of own tokens', or a cell of another rank's packets. A rank's i-th unit has the number
+ * rank * fused_units_most + i. */
+constexpr int FUSED_UNIT = 128;
+COT_BOTH constexpr int32_t fused_own_units(int64_t tokens, int64_t top_k)
+{
+    return fused_pieces(tokens * top_k, FUSED_UNIT);
+}
+COT_BOTH constexpr int32_t fused_units_most(const cot_fused_layout &l)
+{
+    const int32_t own = fused_own_units(l.tokens, l.top_k), cells = fused_pieces(l.tokens, l.cell_tokens);
+    return own > cells ? own : cells;
+}
+
 /* Tasks of a rank in one call, at most: of so many tiles, each cut in at most that many parts, its last blocks included; and 32
  * words more, since the scheduler looks at so many at once. */
 COT_BOTH constexpr int64_t fused_tasks_most(const cot_fused_layout &l, int32_t hidden, int32_t experts,
@@ -213,7 +229,7 @@ COT_BOTH constexpr int64_t fused_tasks_most(const cot_fused_layout &l, int32_t h
                       fused_cut_tasks(gate_cut(l.tokens, experts, routing::gated))) +
            fused_most(fused_cut_tasks(combine_cut(FUSED_FEW_TOKENS, hidden)),
                       fused_cut_tasks(combine_cut(l.tokens, hidden))) +
-           l.ranks + (tiles + l.tokens / FUSED_TILE_ROWS + 1) * parts +
+           l.ranks + 2 * l.ranks * fused_units_most(l) + (tiles + l.tokens / FUSED_TILE_ROWS + 1) * parts +
            (reduced ? tiles + l.ranks * l.tokens / FUSED_CHUNK : 0) + blocks + 32;
 }
 
@@ -264,7 +280,7 @@ struct fused_shared {
     uint32_t owed[FUSED_RANKS_MOST]; // likewise: 1 + replies to a rank whose packets are decoded; 0: not yet
     uint32_t gated; // from the scheduler to the subscriber: own flags, once all tokens are routed
     /* The subscriber's own. */
-    uint32_t seen[FUSED_RANKS_MOST], entered[FUSED_RANKS_MOST];
+    uint32_t seen[FUSED_RANKS_MOST];  // rows of a rank that were heard of; all ones behind the last
     int32_t open[FUSED_EXPERTS_MOST]; // tile << 7 | rows of a slot's tile that fills, or -1
 };
 

@@ -26,7 +26,7 @@ COT_DEVICE uint64_t epoch_of_call(const fused_state &state)
 }
 
 /* Tasks: the word is epoch << 28 | kind << 25 | number. */
-enum class task : uint32_t { gate, send, up, down, reply, combine, end };
+enum class task : uint32_t { gate, send, enter, up, down, reply, combine, end };
 constexpr int TASK_NUMBERS = 25;
 
 COT_DEVICE uint64_t task_word(uint64_t epoch, task kind, int number)
@@ -124,6 +124,11 @@ template <scope S> struct fused_warp {
     __device__ __forceinline__ int64_t first_of(int tile) const
     {
         return static_cast<int64_t>(tile) << call.tile_shift;
+    }
+    /* reduced: places that a received row has for entries. */
+    __device__ __forceinline__ int entries_a_row() const
+    {
+        return call.gate.top_k < call.slots ? call.gate.top_k : call.slots;
     }
     __device__ __forceinline__ bool failed() const { return has_failed<S>(net); }
     __device__ __forceinline__ bool alone() const { return fused_is_alone(net.ranks, call.reduced, tokens); }

@@ -1,6 +1,7 @@
 /* A processor: four warps that take one task after the other from their rank's queue. */
 #ifndef COT_CUDA_PROCESS_H
 #define COT_CUDA_PROCESS_H
+#include "cuda/enter.h"
 #include "cuda/gate_tile.h"
 #include "cuda/number.h"
 #include "cuda/queue.h"
@@ -190,6 +191,17 @@ template <scope S> COT_DEVICE void run_send(const fused_warp<S> &w, int to, bool
     }
 }
 
+/* A unit of entries is counted, or, odd numbers, written. */
+template <scope S> COT_DEVICE void run_enter(const fused_warp<S> &w, int number)
+{
+    const int most = fused_units_most(w.call.layout), source = number / 2 / most, i = number / 2 % most,
+              warp = team_thread() / 32;
+    if (number % 2)
+        enter_unit(w, source, i, warp, FUSED_TEAM / 32);
+    else
+        count_unit(w, source, i, warp, FUSED_TEAM / 32);
+}
+
 COT_DEVICE float activate(const network &n, float gate, float up)
 {
     if (n.act == activation::gelu) return up * (1 + erff(up * 0.70710678118654752f)) / 2;
@@ -362,7 +374,7 @@ template <scope S> COT_DEVICE void run_reply(const fused_warp<S> &w, int first)
         if (last) row = -1 - row;
         const int64_t at = w.net.rank * l.tokens + row % l.tokens;
         const int entries = w.rank.row_entries[row];
-        const float *const partial = w.rank.partial + static_cast<int64_t>(w.rank.row_entry[row]) * hidden;
+        const float *const partial = w.rank.partial + static_cast<int64_t>(row) * w.entries_a_row() * hidden;
         unsigned char *const reply = place_at(w.net, static_cast<int>(row / l.tokens),
                                               w.call.replies_at + static_cast<size_t>(at * l.reply_bytes));
         for (int h = 2 * lane_of_warp(); h < hidden; h += 64) {
@@ -674,6 +686,9 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
             break;
         case task::send:
             run_send(w, number / 2, number % 2 != 0);
+            break;
+        case task::enter:
+            run_enter(w, number);
             break;
         case task::up:
         case task::down:

@@ -96,6 +96,10 @@ template <scope S> COT_DEVICE void end_task(const fused_warp<S> &w, uint64_t wor
 {
     fused_state *const state = w.rank.state;
     const task kind = kind_of(word);
+    if (kind == task::enter) { // the subscriber looks at what is left
+        if (lane_of_warp() == 0) count_part(&state->units_left);
+        return;
+    }
     const int lane =
         number_of(word) / (kind == task::up ? w.shared->up_parts : w.shared->down_parts); // of a tile's
     uint32_t *const left = kind == task::gate                       ? &state->gates_left

@@ -1,9 +1,10 @@
-/* The subscriber: one warp of a rank that looks at the signals, decodes packets
- * as they come, and gathers the rows of each expert in tiles. A tile that is
+/* The subscriber: one warp of a rank that looks at the signals, hears what has come of all ranks at once, and has its entries come into tiles
+ * (enter.h): by itself where they are one unit, else by tasks, which all processors take. A tile that is
  * full may run at once, the others when all ranks' last packets are in. */
 #ifndef COT_CUDA_SUBSCRIBE_H
 #define COT_CUDA_SUBSCRIBE_H
-#include "cuda/fused.h"
+#include "cuda/enter.h"
+#include "cuda/queue.h"
 
 namespace cot {
 
@@ -13,7 +14,13 @@ struct subscription {
     int finals, replied; // ranks whose packets are all in; ranks that have
                          // answered, in the order of ranks
     uint32_t flags;      // of all FINALs
-    int entries;         // reduced: so far
+};
+
+/* What has come of ranks `lane` and `lane` + 32: units `first` and on, which are to enter; the flags of the last of them. */
+struct arrivals {
+    int first[2], units[2];
+    bool last[2];
+    uint32_t flags;
 };
 
 /* Tells the scheduler what has changed. */
@@ -26,110 +33,36 @@ template <scope S> COT_DEVICE void tell(const fused_warp<S> &w, const subscripti
                    store_relaxed<scope::cta>(&w.shared->news, news));
 }
 
-/* No slot has a tile yet. */
-template <scope S> COT_DEVICE void begin_slots(const fused_warp<S> &w)
+/* No slot has a tile that fills. */
+template <scope S> COT_DEVICE void begin_open(const fused_warp<S> &w)
 {
-    for (int i = lane_of_warp(); i < w.call.slots; i += 32) {
-        w.shared->open[i] = -1;
-        store_relaxed<scope::cta>(w.rank.slot_count + i, 0u);
-    }
+    for (int i = lane_of_warp(); i < w.call.slots; i += 32) w.shared->open[i] = -1;
 }
 
-constexpr uint32_t NO_SLOT = 0xffff;             // of what is no entry of this rank's
-constexpr int ENTERED = 4, BATCH = 32 * ENTERED; // entries of a lane, and of the warp, that enter together
-
-/* An entry adds this to its slot's tile; it `opens` or `closes` its row where it is the row's first or last one, of any rank's. */
-struct entering {
-    int row, received, home, at; // of the region; of all that are received; of whose replies which
-    float weight;
-    bool opens, closes;
-};
-
-/* Own tokens' entries, of which those for this rank's experts are its own. */
-template <scope S> struct own_entries {
-    const fused_warp<S> &w;
-    int total;
-
-    __device__ __forceinline__ uint32_t slot(int i) const
-    {
-        if (i >= total) return NO_SLOT;
-        const int replica = w.rank.replica[i];
-        return w.call.replica_rank[replica] == w.net.rank
-                   ? static_cast<uint32_t>(w.call.replica_slot[replica])
-                   : NO_SLOT;
-    }
-    __device__ __forceinline__ entering row(int i) const
-    {
-        const int own = w.net.rank, top_k = w.call.gate.top_k, t = i / top_k, k = i % top_k;
-        const cot_fused_layout &l = w.call.layout;
-        return {static_cast<int>(own * l.block_rows) + t,
-                own * static_cast<int>(l.tokens) + t,
-                own,
-                i,
-                i < total ? w.rank.routed_weights[i] : 0,
-                i < total && k == 0,
-                i < total && k == top_k - 1};
-    }
-};
-
-/* Entries of a cell of up to 64 rows, all of which are this rank's. A lane knows the heads of rows `lane` and `lane` + 32, and how many
- * entries there are until their ends. */
-template <scope S> struct cell_entries {
-    const fused_warp<S> &w;
-    const cot_fused_entry *entries;
-    int source, cell, number, rows,
-        total; // rows `cell` and on of the region are the source's `number`-th and on
-    uint32_t heads[2];
-    int ends[2];
-
-    __device__ __forceinline__ uint32_t slot(int i) const { return i < total ? entries[i].slot : NO_SLOT; }
-    /* By all lanes. */
-    template <typename T> __device__ __forceinline__ T of_row(const T (&all)[2], int row) const
-    {
-        const T low = __shfl_sync(ALL_LANES, all[0], row % 32),
-                high = __shfl_sync(ALL_LANES, all[1], row % 32);
-        return row < 32 ? low : high;
-    }
-    __device__ __forceinline__ entering row(int i) const
-    {
-        int r = 0; // the first whose end is behind i
-        for (int step = 32; step; step /= 2)
-            if (of_row(ends, r + step - 1) <= i && r + step < rows) r += step;
-        const uint32_t head = of_row(heads, r);
-        const int end = of_row(ends, r), begin = end - static_cast<int>(head & 0xff);
-        const cot_fused_entry entry = i < total ? entries[i] : cot_fused_entry{0, 0, 0};
-        return {cell + r,
-                source * static_cast<int>(w.call.layout.tokens) + number + r,
-                source,
-                static_cast<int>(head >> 8) + entry.place,
-                entry.weight,
-                i < total && i == begin,
-                i < total && i == end - 1};
-    }
-};
-
-/* Gives the entries of a batch, which are counted, rows of their slots' tiles: what the open tile has left, and fresh tiles' behind.
+/* Gives all entries that are counted rows of their slots' tiles: what the open tile has left, and fresh tiles' behind.
  * A slot's `slot_row` is where the first of them goes in the open tile, or -1, and where it would go were the fresh ones' rows
- * continued backwards. */
-template <scope S> COT_DEVICE void sum_batch(const fused_warp<S> &w, subscription &all)
+ * continued backwards. By one warp, a lane a slot. */
+template <scope S> COT_DEVICE void sum_entries(const fused_warp<S> &w, subscription &all)
 {
     const int lane = lane_of_warp(), slots = w.call.slots, shift = w.call.tile_shift, most = w.tile_rows();
     for (int first = 0; first < slots; first += 32) {
         const int slot = first + lane;
         const int count =
-            slot < slots ? static_cast<int>(load_relaxed<scope::cta>(w.rank.slot_count + slot)) : 0;
+            slot < slots ? static_cast<int>(load_relaxed<scope::gpu>(w.rank.slot_count + slot)) : 0;
         if (!__any_sync(ALL_LANES, count)) continue;
         const int32_t open = count ? w.shared->open[slot] : -1;
         const int begun = open >= 0, rows = begun ? open & 127 : 0, until = rows + count,
                   fresh = ((until + most - 1) >> shift) - begun, full = until >> shift;
-        int sums = fresh | full << 16; // of this lane and those below
+        uint64_t sums = static_cast<uint64_t>(fresh) | static_cast<uint64_t>(full)
+                                                           << 32; // of this lane and those below
         for (int by = 1; by < 32; by *= 2) {
-            const int other = __shfl_up_sync(ALL_LANES, sums, static_cast<unsigned>(by));
+            const uint64_t other = __shfl_up_sync(ALL_LANES, sums, static_cast<unsigned>(by));
             if (lane >= by) sums += other;
         }
-        const int tile = all.tiles + (sums & 0xffff) - fresh, release = all.released + (sums >> 16) - full;
+        const int tile = all.tiles + static_cast<int>(sums & 0xffffffffu) - fresh,
+                  release = all.released + static_cast<int>(sums >> 32) - full;
         if (count) {
-            store_relaxed<scope::cta>(w.rank.slot_count + slot, 0u);
+            store_relaxed<scope::gpu>(w.rank.slot_count + slot, 0u);
             w.rank.slot_row[slot] = begun ? ((open >> 7) << shift) + rows : -1;
             w.rank.slot_row[slots + slot] = (tile << shift) - (begun ? most - rows : 0);
             for (int i = 0; i < fresh; i++) w.rank.tile_slot[tile + i] = slot;
@@ -142,97 +75,9 @@ template <scope S> COT_DEVICE void sum_batch(const fused_warp<S> &w, subscriptio
             w.shared->open[slot] = left ? last << 7 | left : -1;
         }
         sums = __shfl_sync(ALL_LANES, sums, 31);
-        all.tiles += sums & 0xffff;
-        all.released += sums >> 16;
+        all.tiles += static_cast<int>(sums & 0xffffffffu);
+        all.released += static_cast<int>(sums >> 32);
     }
-}
-
-/* reduced: the entries of a received row are those from `row_entry` on, which its first one tells; its last one tells how many there are.
- * `entry` is how many there are before this lane's. Returns how many rows have any, of those whose last entries lanes have. */
-template <scope S> COT_DEVICE int note_rows(const fused_warp<S> &w, const entering &e, int entry, bool mine)
-{
-    if (e.opens) w.rank.row_entry[e.received] = entry;
-    COT_UNLESS(subscribe_first_before_last) __syncwarp();
-    int count = 0;
-    if (e.closes) {
-        count = entry + mine - w.rank.row_entry[e.received];
-        w.rank.row_entries[e.received] = w.rank.row_left[e.received] = count;
-    }
-    return static_cast<int>(__popc(__ballot_sync(ALL_LANES, count > 0)));
-}
-
-/* Enters all entries of a source in the tiles of their slots, a batch at a time: each takes a number among those of its slot, the slots
- * are summed up, and each is written where its number says. No tile has an order, since what becomes of a row depends on that
- * row alone; reduced: entries are numbered in theirs. */
-template <scope S, typename From>
-COT_DEVICE void enter(const fused_warp<S> &w, subscription &all, int source, const From &from)
-{
-    const int lane = lane_of_warp();
-    uint32_t entered = 0;
-    COT_ONE_BY_ONE
-    for (int first = lane; first - lane < from.total; first += BATCH) {
-        uint32_t slot[ENTERED], number[ENTERED];
-        COT_EACH (j, ENTERED) slot[j] = from.slot(first + 32 * j);
-        COT_EACH (j, ENTERED)
-            number[j] = slot[j] == NO_SLOT ? 0 : add_relaxed<scope::cta>(w.rank.slot_count + slot[j], 1u);
-        COT_UNLESS(subscribe_counts_before_sums) __syncwarp();
-        sum_batch(w, all);
-        COT_UNLESS(subscribe_sums_before_rows) __syncwarp();
-        COT_EACH (j, ENTERED) {
-            if (first - lane + 32 * j >= from.total) break;
-            const bool mine = slot[j] != NO_SLOT;
-            const entering e = from.row(first + 32 * j);
-            const uint32_t some = __ballot_sync(ALL_LANES, mine);
-            const int entry = all.entries + static_cast<int>(__popc(some & ((1u << lane) - 1)));
-            if (mine) {
-                const int open = w.rank.slot_row[slot[j]],
-                          fresh = w.rank.slot_row[static_cast<uint32_t>(w.call.slots) + slot[j]],
-                          n = static_cast<int>(number[j]),
-                          at = open >= 0 && (open & (w.tile_rows() - 1)) + n < w.tile_rows() ? open + n
-                                                                                             : fresh + n;
-                w.rank.tile_row[at] = e.row;
-                w.rank.tile_weight[at] = e.weight;
-                w.rank.tile_home[at] = w.call.reduced ? e.received : e.home;
-                w.rank.tile_at[at] = w.call.reduced ? entry : e.at;
-            }
-            entered += static_cast<uint32_t>(w.call.reduced ? note_rows(w, e, entry, mine)
-                                                            : static_cast<int>(__popc(some)));
-            all.entries += static_cast<int>(__popc(some));
-        }
-    }
-    if (lane == 0) w.shared->entered[source] += entered;
-}
-
-/* A cell of `rows` rows that begins at row `cell` of the region; its first is
- * the source's `number`-th. */
-template <scope S>
-COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int source, int64_t cell, int number,
-                            int rows)
-{
-    static_assert(COT_FUSED_CELL_TOKENS == 64, "two heads a lane");
-    const int lane = lane_of_warp();
-    const uint32_t *const heads = reinterpret_cast<const uint32_t *>(w.region() + w.row_at(cell + rows));
-    cell_entries<S> from = {w,      reinterpret_cast<const cot_fused_entry *>(heads + rows),
-                            source, static_cast<int>(cell),
-                            number, rows,
-                            0,      {lane < rows ? heads[lane] : 0, 32 + lane < rows ? heads[32 + lane] : 0},
-                            {0, 0}};
-    COT_EACH (half, 2) {
-        int sum = static_cast<int>(from.heads[half] & 0xff);
-        for (int by = 1; by < 32; by *= 2) {
-            const int other = __shfl_up_sync(ALL_LANES, sum, static_cast<unsigned>(by));
-            if (lane >= by) sum += other;
-        }
-        from.ends[half] = from.total + sum;
-        from.total += __shfl_sync(ALL_LANES, sum, 31);
-    }
-    enter(w, all, source, from);
-}
-
-/* Own tokens' rows for own experts. */
-template <scope S> COT_DEVICE void enter_own(const fused_warp<S> &w, subscription &all)
-{
-    enter(w, all, w.net.rank, own_entries<S>{w, w.tokens * w.call.gate.top_k});
 }
 
 /* All packets are in: tiles that are not full may run, too. */
@@ -252,16 +97,6 @@ template <scope S> COT_DEVICE void release_open(const fused_warp<S> &w, subscrip
     }
 }
 
-/* A rank's last packet is decoded. */
-template <scope S>
-COT_DEVICE void note_final(const fused_warp<S> &w, subscription &all, int source, uint32_t flags)
-{
-    all.flags |= flags;
-    if (++all.finals == w.net.ranks) release_open(w, all);
-    if (lane_of_warp() == 0) // what it is about is told by the news
-        store_relaxed<scope::cta>(&w.shared->owed[source], 1 + w.shared->entered[source]);
-}
-
 /* Whether a dispatch signal says more than that so many rows have come. */
 COT_DEVICE bool is_news(uint64_t epoch, uint32_t seen, uint64_t signal)
 {
@@ -269,9 +104,9 @@ COT_DEVICE bool is_news(uint64_t epoch, uint32_t seen, uint64_t signal)
            (cot_fused_signal_rows(signal) > seen || signal & COT_FUSED_FINAL);
 }
 
-/* Looks at all signals until one says something new: the rank whose it is and,
- * of a reply, P more; -1: the call has failed. By lane 0. */
-template <scope S> COT_DEVICE int look(const fused_warp<S> &w, const subscription &all, uint64_t &signal)
+/* Looks at all signals until one says something new; false: the call has failed. By lane 0. */
+template <scope S>
+COT_DEVICE bool wait_for_signals(const fused_warp<S> &w, const subscription &all, int replies)
 {
     const int ranks = w.net.ranks, own = w.net.rank;
     const uint64_t began = global_timer();
@@ -281,71 +116,158 @@ template <scope S> COT_DEVICE int look(const fused_warp<S> &w, const subscriptio
             const uint32_t seen = w.shared->seen[s];
             if (seen == ~0u) continue;
             missing = s == own && missing < ranks ? missing : s;
-            if (s == own) {
-                const uint32_t gated = COT_EITHER(subscribe_gated, load_acquire<scope::cta>(&w.shared->gated),
-                                                  load_relaxed<scope::cta>(&w.shared->gated));
-                signal = gated;
-                if (gated) return s;
-                continue;
-            }
-            const size_t word = w.dispatch_signal(s);
-            if (!is_news(w.epoch, seen, look_at<S>(w.net, word))) continue;
-            signal = COT_EITHER(subscribe_dispatch_acquire, acquire<S>(w.net, word), look_at<S>(w.net, word));
-            return s;
+            if (s == own ? load_relaxed<scope::cta>(&w.shared->gated) != 0
+                         : is_news(w.epoch, seen, look_at<S>(w.net, w.dispatch_signal(s))))
+                return true;
         }
-        if (all.replied < ranks) {
-            const size_t word = w.reply_signal(all.replied);
-            if (look_at<S>(w.net, word) == w.epoch) {
-                signal =
-                    COT_EITHER(subscribe_reply_acquire, acquire<S>(w.net, word), look_at<S>(w.net, word));
-                return ranks + all.replied;
-            }
-        }
+        if (all.replied < replies && look_at<S>(w.net, w.reply_signal(all.replied)) == w.epoch) return true;
         if (w.failed() || is_too_late<S>(w.net, began, missing % ranks,
                                          missing < ranks ? PHASE_DISPATCH : PHASE_COMBINE, w.epoch))
-            return -1;
+            return false;
         back_off();
     }
 }
 
+/* What has come of a rank, which is this lane's, since it was heard of last: 0, or its signal; of the own rank its flags. */
+template <scope S> COT_DEVICE uint64_t hear_rank(const fused_warp<S> &w, int source)
+{
+    const uint32_t seen = source < w.net.ranks ? w.shared->seen[source] : ~0u;
+    if (seen == ~0u) return 0;
+    if (source == w.net.rank)
+        return COT_EITHER(subscribe_gated, load_acquire<scope::cta>(&w.shared->gated),
+                          load_relaxed<scope::cta>(&w.shared->gated));
+    const size_t word = w.dispatch_signal(source);
+    const uint64_t signal =
+        COT_EITHER(subscribe_dispatch_acquire, acquire<S>(w.net, word), look_at<S>(w.net, word));
+    return is_news(w.epoch, seen, signal) ? signal : 0;
+}
+
+/* What has come of all ranks, each lane's; and of all the answers that come next. */
+template <scope S> COT_DEVICE arrivals hear(const fused_warp<S> &w, subscription &all, int replies)
+{
+    const int lane = lane_of_warp();
+    arrivals in = {};
+    uint64_t signal[2];
+    COT_EACH (half, 2) signal[half] = hear_rank(w, lane + 32 * half);
+    int answered = 0;
+    if (lane == 0)
+        while (all.replied + answered < replies) {
+            const size_t word = w.reply_signal(all.replied + answered);
+            if (COT_EITHER(subscribe_reply_acquire, acquire<S>(w.net, word), look_at<S>(w.net, word)) !=
+                w.epoch)
+                break;
+            answered++;
+        }
+    COT_UNLESS(subscribe_lanes_after_signal) __syncwarp();
+    all.replied += __shfl_sync(ALL_LANES, answered, 0);
+    COT_EACH (half, 2) {
+        const int source = lane + 32 * half;
+        if (!signal[half]) continue;
+        const bool own = source == w.net.rank, bad = signal[half] & COT_FUSED_BAD;
+        const int rows = own ? 0 : static_cast<int>(cot_fused_signal_rows(signal[half]));
+        uint32_t *const seen = w.shared->seen + source;
+        in.first[half] = cells_of(w, static_cast<int>(*seen)); // all that was heard of are full
+        in.units[half] = !own  ? cells_of(w, rows) - in.first[half]
+                         : bad ? 0
+                               : fused_own_units(w.tokens, w.call.gate.top_k);
+        in.last[half] = signal[half] & COT_FUSED_FINAL;
+        if (in.last[half]) in.flags |= static_cast<uint32_t>(cot_fused_signal_flags(signal[half]));
+        *seen = in.last[half] ? ~0u : static_cast<uint32_t>(rows);
+    }
+    return in;
+}
+
+/* Has all units that have come counted, or written, by tasks, and waits for them; false: the call has failed. What they did is known to lane 0
+ * alone, until the warp meets. Processors wait for nothing with
+ * a task in hand, so all are done if any processor is left. */
+template <scope S>
+COT_DEVICE bool run_units(const fused_warp<S> &w, const arrivals &in, int units, bool written)
+{
+    uint32_t *const left = &w.rank.state->units_left;
+    const int lane = lane_of_warp(), most = fused_units_most(w.call.layout);
+    if (lane == 0) store_relaxed<scope::gpu>(left, static_cast<uint32_t>(units));
+    uint32_t at = begin_tasks(w, units);
+    COT_EACH (half, 2)
+        for (uint32_t some = __ballot_sync(ALL_LANES, in.units[half] > 0); some; some &= some - 1) {
+            const int from = static_cast<int>(__popc((some & (0u - some)) - 1)),
+                      first = __shfl_sync(ALL_LANES, in.first[half], from),
+                      count = __shfl_sync(ALL_LANES, in.units[half], from);
+            put_tasks(w, at, task::enter, 2 * ((from + 32 * half) * most + first) + written, count, 2);
+            at += static_cast<uint32_t>(count);
+        }
+    bool done = true;
+    if (lane == 0)
+        while (load_relaxed<scope::gpu>(left)) {
+            done = COT_EITHER(subscribe_watch, !w.failed(), true);
+            if (!done) break;
+            back_off();
+        }
+    if (lane == 0 && done)
+        COT_EITHER(subscribe_units_acquire, load_acquire<scope::gpu>(left), load_relaxed<scope::gpu>(left));
+    return __shfl_sync(ALL_LANES, static_cast<int>(done), 0) != 0;
+}
+
+/* Has all that has come enter tiles; false: the call has failed. */
+template <scope S>
+COT_DEVICE bool enter_arrivals(const fused_warp<S> &w, subscription &all, const arrivals &in)
+{
+    int units = in.units[0] + in.units[1], source = in.units[0] ? lane_of_warp() : lane_of_warp() + 32,
+        first = in.units[0] ? in.first[0] : in.first[1];
+    const uint32_t some = __ballot_sync(ALL_LANES, units > 0);
+    if (!some) return true;
+    const int from = static_cast<int>(__popc((some & (0u - some)) - 1));
+    source = __shfl_sync(ALL_LANES, source, from);
+    first = __shfl_sync(ALL_LANES, first, from);
+    for (int by = 16; by; by /= 2) units += __shfl_xor_sync(ALL_LANES, units, by);
+    const bool one = units == 1;
+    if (one)
+        count_unit(w, source, first, 0, 1);
+    else if (!run_units(w, in, units, false))
+        return false;
+    COT_UNLESS(subscribe_counts_before_sums) __syncwarp();
+    sum_entries(w, all);
+    COT_UNLESS(subscribe_sums_before_rows) __syncwarp();
+    if (one)
+        enter_unit(w, source, first, 0, 1);
+    else
+        return run_units(w, in, units, true);
+    return true;
+}
+
+/* What had come is in tiles; of ranks whose last packets were among it all is. */
+template <scope S> COT_DEVICE void note_finals(const fused_warp<S> &w, subscription &all, const arrivals &in)
+{
+    uint32_t flags = in.flags;
+    int finals = 0;
+    for (int by = 16; by; by /= 2) flags |= __shfl_xor_sync(ALL_LANES, flags, by);
+    all.flags |= flags;
+    COT_EACH (half, 2) {
+        const int source = lane_of_warp() + 32 * half;
+        finals += static_cast<int>(__popc(__ballot_sync(ALL_LANES, in.last[half])));
+        if (in.last[half]) // what it is about is told by the news
+            store_relaxed<scope::cta>(&w.shared->owed[source],
+                                      1 + load_relaxed<scope::gpu>(w.rank.entered + source));
+    }
+    all.finals += finals;
+    if (finals && all.finals == w.net.ranks) release_open(w, all);
+}
+
 template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
 {
-    const cot_fused_layout &l = w.call.layout;
-    fused_shared *const s = w.shared;
     const int ranks = w.net.ranks;
     subscription all = {};
-    begin_slots(w);
-    for (int i = lane_of_warp(); i < ranks; i += 32) s->seen[i] = s->entered[i] = 0;
+    begin_open(w);
+    begin_counts(w, lane_of_warp(), 32);
+    for (int i = lane_of_warp(); i < ranks; i += 32) w.shared->seen[i] = 0;
     COT_UNLESS(subscribe_lanes_before_looks) __syncwarp();
     const int replies = w.alone() ? 0 : ranks; // who is alone answers nobody
     while (all.finals < ranks || all.replied < replies) {
-        int who = 0;
-        uint64_t signal = 0;
-        if (lane_of_warp() == 0) who = look(w, all, signal);
-        COT_UNLESS(subscribe_lanes_after_signal) __syncwarp();
-        who = __shfl_sync(ALL_LANES, who, 0);
-        signal = __shfl_sync(ALL_LANES, signal, 0);
-        if (who < 0) return;
-        if (who >= ranks) {
-            all.replied++;
-        } else if (who == w.net.rank) {
-            if (!(signal & COT_FUSED_BAD)) enter_own(w, all);
-            if (lane_of_warp() == 0) s->seen[who] = ~0u;
-            note_final(w, all, who, static_cast<uint32_t>(signal));
-        } else {
-            const int rows = static_cast<int>(cot_fused_signal_rows(signal));
-            int seen = static_cast<int>(s->seen[who]);
-            for (; seen < rows;
-                 seen += static_cast<int>(l.cell_tokens)) { // all cells but the last one are full
-                const int left = rows - seen,
-                          count = left < l.cell_tokens ? left : static_cast<int>(l.cell_tokens);
-                decode_cell(w, all, who, cot_fused_cell(&l, who, seen / l.cell_tokens), seen, count);
-            }
-            const bool last = signal & COT_FUSED_FINAL;
-            COT_UNLESS(subscribe_lanes_before_seen) __syncwarp();
-            if (lane_of_warp() == 0) s->seen[who] = last ? ~0u : static_cast<uint32_t>(rows);
-            if (last) note_final(w, all, who, static_cast<uint32_t>(cot_fused_signal_flags(signal)));
-        }
+        bool there = true;
+        if (lane_of_warp() == 0) there = wait_for_signals(w, all, replies);
+        if (!__shfl_sync(ALL_LANES, static_cast<int>(there), 0)) return;
+        const arrivals in = hear(w, all, replies);
+        if (!enter_arrivals(w, all, in)) return;
+        note_finals(w, all, in);
         tell(w, all);
     }
 }

@@ -99,10 +99,12 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
 {
     static const char *const fused[2] = {"cot_cuda_fused_bf16", "cot_cuda_fused_f32"};
     static const char *const bulk[2][COT_CUDA_PHASES] = {
-        {"cot_cuda_bulk_gate_bf16", "cot_cuda_bulk_route", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_receive",
-         "cot_cuda_bulk_up_bf16", "cot_cuda_bulk_down_bf16", "cot_cuda_bulk_combine"},
-        {"cot_cuda_bulk_gate_f32", "cot_cuda_bulk_route", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_receive",
-         "cot_cuda_bulk_up_f32", "cot_cuda_bulk_down_f32", "cot_cuda_bulk_combine"}};
+        {"cot_cuda_bulk_gate_bf16", "cot_cuda_bulk_route", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_count",
+         "cot_cuda_bulk_receive", "cot_cuda_bulk_enter", "cot_cuda_bulk_up_bf16", "cot_cuda_bulk_down_bf16",
+         "cot_cuda_bulk_combine"},
+        {"cot_cuda_bulk_gate_f32", "cot_cuda_bulk_route", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_count",
+         "cot_cuda_bulk_receive", "cot_cuda_bulk_enter", "cot_cuda_bulk_up_f32", "cot_cuda_bulk_down_f32",
+         "cot_cuda_bulk_combine"}};
     static const char *const many[2] = {"cot_cuda_bulk_many_256_up", "cot_cuda_bulk_many_256_down"};
     const cot_cuda_driver *const driver = d->driver;
     void *modules[2] = {};

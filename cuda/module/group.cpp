@@ -174,6 +174,8 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->tile_at = take<int32_t>(t, rows);
     d->slot_count = take<uint32_t>(t, slots);
     d->slot_row = take<int32_t>(t, 2 * slots);
+    d->entry_number = take<int32_t>(t, g->ranks * s * k);
+    d->entered = take<uint32_t>(t, g->ranks);
     const bool bulk = g->kind == cot_cuda_kind::bulk;
     const int64_t lanes = bulk ? tiles + cot_divide_up(s, cot::FUSED_TILE_ROWS)
                                : static_cast<int64_t>(cot::FUSED_LANES),
@@ -187,7 +189,6 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     if (g->call.reduced) {
         d->partial = take<float>(t, entries * h);
         d->row_left = take<int32_t>(t, s * g->ranks);
-        d->row_entry = take<int32_t>(t, s * g->ranks);
         d->row_entries = take<int32_t>(t, s * g->ranks);
         d->complete = take<int32_t>(t, s * g->ranks);
         d->sent_row = take<int32_t>(t, s * g->ranks);
@@ -284,7 +285,7 @@ static void size_shared(cot_cuda_group *g)
         return;
     }
     bytes[COT_CUDA_GATE] = cot::BULK_GATE_BYTES;
-    bytes[COT_CUDA_COMBINE] = sizeof(float);
+    bytes[COT_CUDA_COUNT] = bytes[COT_CUDA_ENTER] = bytes[COT_CUDA_COMBINE] = sizeof(float);
     bytes[COT_CUDA_ROUTE] = 4 * sizeof(float) * static_cast<size_t>(cot::gate_scratch_floats(experts));
     bytes[COT_CUDA_DISPATCH] = bytes[COT_CUDA_RECEIVE] = sizeof(cot::fused_shared);
     bytes[COT_CUDA_UP] = bytes[COT_CUDA_DOWN] = static_cast<size_t>(stages);

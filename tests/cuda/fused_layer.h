@@ -116,6 +116,8 @@ class Layer {
         d.tile_at = take<int32_t>(rows, "tiles' replies", r);
         d.slot_count = take<uint32_t>(slots, "slots' entries", r);
         d.slot_row = take<int32_t>(2 * slots, "slots' rows", r);
+        d.entry_number = take<int32_t>(static_cast<size_t>(plan.ranks) * s * k, "entries' numbers", r);
+        d.entered = take<uint32_t>(static_cast<size_t>(plan.ranks), "replies owed", r);
         d.lane_tile = take<int32_t>(cot::FUSED_LANES, "lanes", r);
         const size_t value = o.expert.type == COT_BF16 ? 2 : 4;
         d.activations =
@@ -129,7 +131,6 @@ class Layer {
         const size_t received = s * static_cast<size_t>(plan.ranks);
         d.partial = take<float>(entries * h, "entries' rows", r);
         d.row_left = take<int32_t>(received, "entries left", r);
-        d.row_entry = take<int32_t>(received, "rows' first entries", r);
         d.row_entries = take<int32_t>(received, "rows' entries", r);
         d.complete = take<int32_t>(received, "complete rows", r);
         d.sent_row = take<int32_t>(received, "sent rows", r);

@@ -338,7 +338,7 @@ static double multiplications(const cot_ffn_shape &s, const std::vector<int> &ti
 /* What the tasks of a call of few tokens on one rank take of what orders threads. Of atomic words two updates a task (who takes it; how
  * many parts are left) and a store (that it may run). Beside them an update where places in the queue are taken, for each tile's DOWN and
  * for GATE, all UPs and the end; an update and a store that tell the scheduler of each tile and GATE; an update for each chunk of tokens
- * that is routed, for each tile whose DOWNs may run, for each row of each DOWN and for each entry of a tile; and a store for each count
+ * that is routed, for how much is owed, for each tile whose DOWNs may run, for each row of each DOWN and for each entry of a tile; and a store for each count
  * that begins, or begins anew. And barriers of a processor: two a task, one more for a GATE and for a chunk that is routed. Looks at
  * words that waits poll are not counted, since their number is the schedule's. */
 struct Words {
@@ -366,8 +366,8 @@ static Words words_of(const cot_ffn_shape &s, int32_t experts, int32_t slots, in
         entries += static_cast<uint64_t>(in_tile);
         rows += static_cast<uint64_t>(in_tile * std::ceil(static_cast<double>(s.hidden) / columns));
     }
-    return {tasks, 2 * tasks + tiles + 3 + tiles + 1 + chunks + tiles + rows + entries,
-            tasks + tiles + 3 + chunks + tiles + 1 + blocks + static_cast<uint64_t>(slots) + tiles,
+    return {tasks, 2 * tasks + tiles + 3 + tiles + 1 + chunks + 1 + tiles + rows + entries,
+            tasks + tiles + 3 + chunks + tiles + 1 + blocks + static_cast<uint64_t>(slots) + 1 + tiles,
             2 * tasks + gates + chunks + up * stages(s.hidden) + down * stages(s.intermediate)};
 }
 

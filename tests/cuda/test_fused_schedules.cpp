@@ -121,6 +121,33 @@ static void waits_that_are_not_bounded(void **)
     world_free(&w);
 }
 
+/* A subscriber whose tasks nobody takes, since another rank has failed and all processors have left. */
+static void subscriber_alone(cot_cuda_fused call)
+{
+    unsigned char *const memory = static_cast<unsigned char *>(emulate::shared_memory());
+    cot::fused_warp<cot::scope::gpu> w = {
+        call, call.ranks[0], call.fabric, 1, reinterpret_cast<cot::fused_shared *>(memory), memory, 80, 0};
+    cot::arrivals in = {};
+    if (cot::lane_of_warp() == 0) in.units[0] = 2;
+    call.ranks[0].y[threadIdx.x] = cot::run_units(w, in, 2, false);
+}
+
+static void tasks_that_nobody_takes(void **)
+{
+    struct draw draw = {test_seed(), 16, 0};
+    struct world w = world_of(variants[4], 80, &draw);
+    const struct plan p = plan_even(&w, 2);
+    Layer layer(w, p, even_grid(2, 1));
+    const uint64_t failure = 1;
+    layer.session.write(layer.call.fabric.failure, &failure, sizeof failure);
+    const emulate::Shape one_warp = {1, 32, sizeof(cot::fused_shared)};
+    expect_none(emulate::launch(one_warp, seeded(test_seed()), subscriber_alone, layer.call));
+    for (int i = 0; i < 32; i++) assert_true(layer.ranks[0].y[i] == 0);
+    expect(emulate::launch(one_warp, seeded(test_seed(), "subscribe_watch"), subscriber_alone, layer.call),
+           Fault::DEADLOCK, "polling");
+    world_free(&w);
+}
+
 /* Processors that take tickets early though there are as many as tasks hold places that are empty, and are right all the same; were they
  * to wait for them, each would wait for what follows from another's task in hand. */
 static void early_tickets_are_not_waited_for(void **)
@@ -146,10 +173,10 @@ static void early_tickets_are_not_waited_for(void **)
     world_free(&w);
 }
 
-/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of columns. ALONE: one rank. */
+/* WIDE: of more than one part of columns. ALONE: one rank. UNITS: likewise, with entries that enter by tasks. */
 static void each_weakening_is_found(void **)
 {
-    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE, ALONE };
+    enum Layer_kind { PLAIN, REDUCED, WIDE, ALONE, UNITS };
     static const struct {
         const char *name;
         Layer_kind kind;
@@ -176,9 +203,8 @@ static void each_weakening_is_found(void **)
         {"subscribe_release", PLAIN},
         {"subscribe_counts_before_sums", PLAIN},
         {"subscribe_sums_before_rows", PLAIN},
-        {"subscribe_first_before_last", REDUCED},
         {"subscribe_lanes_before_looks", PLAIN},
-        {"subscribe_lanes_before_seen", FEW},
+        {"subscribe_units_acquire", UNITS},
         {"subscribe_gated", PLAIN},
         {"subscribe_dispatch_acquire", PLAIN},
         {"subscribe_reply_acquire", PLAIN},
@@ -194,25 +220,25 @@ static void each_weakening_is_found(void **)
         {"tile_barrier", PLAIN},
         {"tile_sums_slot", PLAIN}};
     struct draw draw = {test_seed(), 12, 0};
-    struct world plain = world_of(variants[4], 11, &draw), few = world_of(variants[4], 1, &draw),
+    struct world plain = world_of(variants[4], 11, &draw), many = world_of(variants[4], 40, &draw),
                  wide = world_of(variants[10], 11, &draw);
     int missed = 0;
     printf("%-32s %-10s %s\n", "weakened", "schedules", "found as");
     for (const auto &m : mutants) {
-        struct world &w = m.kind == WIDE ? wide : m.kind == FEW ? few : plain;
+        struct world &w = m.kind == WIDE ? wide : m.kind == UNITS ? many : plain;
         emulate::Result r;
         uint64_t seed = 0, reached = 0;
         do {
             if (seed && seed % 10 == 0) { // routing in which this cannot show, whatever the schedule
                 world_free(&w);
-                w = world_of(variants[m.kind == WIDE ? 10 : 4], m.kind == FEW ? 1 : 11, &draw);
+                w = world_of(variants[m.kind == WIDE ? 10 : 4], m.kind == UNITS ? 40 : 11, &draw);
             }
-            const struct plan p = plan_even(&w, m.kind == ALONE ? 1 : 2);
+            const struct plan p = plan_even(&w, m.kind == ALONE || m.kind == UNITS ? 1 : 2);
             w.options.combine = m.kind == REDUCED ? COT_COMBINE_REDUCED : COT_COMBINE_EXACT;
             w.options.combine_type = m.kind == REDUCED ? COT_F32 : COT_BF16;
             Layer layer(w, p,
                         m.kind == REDUCED ? even_grid(2, 8)
-                        : m.kind == ALONE ? even_grid(1, 3)
+                        : p.ranks == 1    ? even_grid(1, 3)
                                           : Grid{{1, 2}, false});
             r = layer.launch(seeded(++seed, m.name));
             reached += r.counters.mutant_reached;
@@ -222,7 +248,7 @@ static void each_weakening_is_found(void **)
         assert_true(reached > 0);
     }
     world_free(&plain);
-    world_free(&few);
+    world_free(&many);
     world_free(&wide);
     assert_int_equal(missed, 0);
     /* Processors that find nothing to do but leave have told nobody else that they have read the epoch: there are more of them than
@@ -248,6 +274,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(each_weakening_is_found),
         cmocka_unit_test(a_silent_rank_and_lost_signals_are_named),
         cmocka_unit_test(waits_that_are_not_bounded),
+        cmocka_unit_test(tasks_that_nobody_takes),
         cmocka_unit_test(early_tickets_are_not_waited_for),
         cmocka_unit_test(many_schedules),
     };

@@ -59,11 +59,11 @@ static void phases_are_timed(void **)
     std::string said;
     assert_int_equal(
         points(&said, &ready.found, {"phases", "cuda-bulk", "bf16", "64", "32", "8", "2", "1", "9"}), 0);
-    says(
-        said,
-        "{\"tokens\": 9, \"passes\": 1, \"phases\": {\"gate\": 20000000, \"route\": 20000000, \"dispatch\": "
-        "20000000, "
-        "\"receive\": 20000000, \"up\": 20000000, \"down\": 20000000, \"combine\": 20000000}}\n"); // 20 ms a launch
+    says(said,
+         "{\"tokens\": 9, \"passes\": 1, \"phases\": {\"gate\": 20000000, \"route\": 20000000, \"dispatch\": "
+         "20000000, "
+         "\"count\": 20000000, \"receive\": 20000000, \"enter\": 20000000, \"up\": 20000000, \"down\": "
+         "20000000, \"combine\": 20000000}}\n"); // 20 ms a launch
 }
 
 /* What tokens call is the same for all who ask, however many there are, and what a layer's gate chooses. */

@@ -52,13 +52,14 @@ static void every_task_once(void **)
     std::sort(begun.begin(), begun.end());
     std::sort(ended.begin(), ended.end());
     /* An end for each processor is taken, and not ended; all else is both. */
-    size_t kinds[7] = {};
+    size_t kinds[8] = {};
     for (const uint64_t word : begun) kinds[static_cast<int>(cot::kind_of(word))]++;
     assert_int_equal(kinds[static_cast<int>(cot::task::end)], 3);
     assert_int_equal(begun.size(), ended.size() + 3);
     assert_true(std::includes(begun.begin(), begun.end(), ended.begin(), ended.end()));
     assert_int_equal(kinds[static_cast<int>(cot::task::gate)],
                      cot::fused_cut_tasks(cot::gate_cut(23, 16, cot::routing::gated)));
+    assert_int_equal(kinds[static_cast<int>(cot::task::enter)], 0);   // the subscriber takes 92 entries
     assert_int_equal(kinds[static_cast<int>(cot::task::combine)], 0); // few tokens of one rank
     size_t tiles = 1;                                                 // the shared expert's
     std::vector<bool> called(16);
@@ -66,6 +67,34 @@ static void every_task_once(void **)
     for (const bool one : called) tiles += one;
     assert_int_equal(kinds[static_cast<int>(cot::task::up)], tiles);
     assert_int_equal(kinds[static_cast<int>(cot::task::down)], tiles);
+    world_free(&w);
+}
+
+/* More entries than a unit has come into tiles by tasks: each unit is counted once, and written once behind all that are counted. */
+static void entries_by_tasks(void **)
+{
+    struct draw draw = {test_seed(), 3, 0};
+    struct world w = world_of(variants[4], 65, &draw); // of 4 experts each: 260 entries
+    const struct plan p = plan_even(&w, 1);
+    Layer layer(w, p, even_grid(1, 4));
+    std::vector<int> begun;
+    int ended = 0;
+    for (const cot::fused_moment &m : moments_of(layer, 4, 4096, test_seed())) {
+        if (cot::kind_of(m.task) != cot::task::enter) continue;
+        const int number = cot::number_of(m.task);
+        if (m.ended) {
+            ended++;
+            continue;
+        }
+        if (number % 2) assert_in_range(ended, 3, 5);
+        begun.push_back(number);
+    }
+    std::sort(begun.begin(), begun.end());
+    assert_int_equal(begun.size(), 6);
+    for (int i = 0; i < 6; i++) assert_int_equal(begun[static_cast<size_t>(i)], i);
+    assert_int_equal(ended, 6);
+    const Outcome o = layer.outcome();
+    outcome_agrees(o.get(), &w, &p);
     world_free(&w);
 }
 
@@ -85,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_once),
+        cmocka_unit_test(entries_by_tasks),
         cmocka_unit_test(more_than_there_is_room_for),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

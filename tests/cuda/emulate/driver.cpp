@@ -20,7 +20,9 @@
     X(cot_cuda_bulk_gate_f32)                                                                                \
     X(cot_cuda_bulk_route)                                                                                   \
     X(cot_cuda_bulk_dispatch)                                                                                \
+    X(cot_cuda_bulk_count)                                                                                   \
     X(cot_cuda_bulk_receive)                                                                                 \
+    X(cot_cuda_bulk_enter)                                                                                   \
     X(cot_cuda_bulk_up_bf16)                                                                                 \
     X(cot_cuda_bulk_up_f32)                                                                                  \
     X(cot_cuda_bulk_down_bf16)                                                                               \
