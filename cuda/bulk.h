@@ -14,7 +14,7 @@
  *
  * Activations are there for all tiles at once (fused: for 32), and lane_tile has all of them: state->next of experts', in the order in
  * which they were released, or of 128 rows in that of their slots, then the shared expert's. `exact` alone. All tiles of a call are of one form, which the host picks by the call's
- * tokens: of 64 rows, or of 128, whose up and down are in bulk_many.h. A row's bits are the same in both. */
+ * tokens and the device: of up to 64 rows, of up to 128 by mma.sync, or of up to 128 by wgmma (bulk_many.h). A row's bits are the same in all. */
 #ifndef COT_CUDA_BULK_H
 #define COT_CUDA_BULK_H
 #include "cuda/process.h"
@@ -210,72 +210,91 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     state->epoch++;
 }
 
-/* This block's share of the parts of all tiles, whose columns are columns(network): the first part of each, then the second, so that tiles
- * that are cut in fewer than `most` leave as much to every block; or BY_TILES all parts of the first, then of the second. A part is computed as job(w, tile, part) says, and its sums are given to
- * put(w, tile, first column); compute(w, first, next, job, put) does so with numbers of parts, as tile_compute_all has them. */
-template <typename Engine, typename Columns, typename Job, typename Put, typename Compute>
-COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, Job job, Put put,
-                           Compute compute)
+enum { BULK_UP, BULK_DOWN }; // which product of a network's two; its number among a slot's maps, too
+
+/* A part of a tile: the i-th of all that a rank has, of tiles that are cut in up to `most`: the first part of each tile, then the second, so
+ * that tiles that are cut in fewer leave as much to every block; or BY_TILES all parts of a tile before the next one's, so that those which are multiplied
+ * at once are of few slots, whose weights the second cache holds. */
+struct bulk_part {
+    int tile, part;
+};
+template <bool BY_TILES> COT_DEVICE bulk_part bulk_part_of(int i, int tiles, int most)
 {
+    return BY_TILES ? bulk_part{i / most, i % most} : bulk_part{i % tiles, i / tiles};
+}
+
+/* How bulk_up and bulk_down have parts of tiles computed: by an engine of tile.h. */
+template <typename Engine> struct bulk_by {
+    using engine = Engine;
+    static constexpr bool BY_TILES =
+        Engine::ROWS > FUSED_TILE_ROWS; // several tiles of 64 rows or fewer seldom have a slot
+
+    static __device__ __forceinline__ typename Engine::job job_of(const bulk_warp &, int, int,
+                                                                  const typename Engine::job &rows)
+    {
+        return rows;
+    }
+    template <typename Next, typename Job, typename Put>
+    static __device__ __forceinline__ void compute(const bulk_warp &w, int, int first, Next next, Job job,
+                                                   Put put)
+    {
+        tile_compute_all<Engine>(w.stages, this_team(), first, next, job, put);
+    }
+};
+
+/* This block's share of a product's parts, which are cut from columns(network) columns. A part is computed by Form as job(w, lane, part) says, where lanes are places in
+ * lane_tile, and its sums are given to put(w, lane, first column). */
+template <typename Form, typename Columns, typename Job, typename Put>
+COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int product, int most, Columns columns, Job job, Put put)
+{
+    using Engine = typename Form::engine;
     using Value = typename Engine::Value;
     bulk_share share;
     const bulk_warp w = bulk_rank(c, bulk_rank_of_block(c, share));
     if (!bulk_is_fine(w)) return;
     const int tiles = static_cast<int>(w.rank.state->next) + shared_tiles(w), all = tiles * most;
-    const auto tile_of = [=](int i) { return Compute::BY_TILES ? i / most : i % tiles; };
-    const auto part_of = [=](int i) { return Compute::BY_TILES ? i % most : i / tiles; };
+    const auto at = [=](int i) { return bulk_part_of<Form::BY_TILES>(i, tiles, most); };
     const auto from = [&](int i) {
         for (; i < all; i += share.blocks) {
-            const tile_work<Value> work = work_of<Value>(w, tile_of(i));
-            if (part_of(i) < parts_of<Engine>(columns(work.shape), work.rows)) return i;
+            const tile_work<Value> work = work_of<Value>(w, at(i).tile);
+            if (at(i).part < parts_of<Engine>(columns(work.shape), work.rows)) return i;
         }
         return -1;
     };
-    compute(
-        w, from(share.block), [&](int i) { return from(i + share.blocks); },
-        [&](int i) { return job(w, tile_of(i), part_of(i)); },
+    Form::compute(
+        w, product, from(share.block), [&](int i) { return from(i + share.blocks); },
+        [&](int i) { return Form::job_of(w, at(i).tile, product, job(w, at(i).tile, at(i).part)); },
         [&](int i) {
-            return put(w, tile_of(i), part_of(i) * Engine::columns_of(work_of<Value>(w, tile_of(i)).rows));
+            const int lane = at(i).tile;
+            return put(w, lane, at(i).part * Engine::columns_of(work_of<Value>(w, lane).rows));
         });
 }
-
-/* By an engine of tile.h. */
-template <typename Engine> struct bulk_few {
-    static constexpr bool BY_TILES = false;
-
-    template <typename Next, typename Job, typename Put>
-    __device__ __forceinline__ void operator()(const bulk_warp &w, int first, Next next, Job job,
-                                               Put put) const
-    {
-        tile_compute_all<Engine>(w.stages, this_team(), first, next, job, put);
-    }
-};
 
 COT_DEVICE int columns_of_down(const network &n)
 {
     return n.hidden;
 }
 
-template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
+template <typename Form> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
 {
-    bulk_tiles<Engine>(
-        c, parts_of_tiles<Engine>(c).up, up_columns,
-        [](const bulk_warp &w, int tile, int part) { return job_of_up<Engine>(w, tile, part); },
-        [](const bulk_warp &w, int tile, int first) {
-            return end_up<typename Engine::Value>(w, tile, first);
-        },
-        bulk_few<Engine>());
+    using Engine = typename Form::engine;
+    bulk_tiles<Form>(
+        c, BULK_UP, parts_of_tiles<Engine>(c).up, up_columns,
+        [](const bulk_warp &w, int lane, int part) { return job_of_up<Engine>(w, lane, part); },
+        [](const bulk_warp &w, int lane, int first) {
+            return end_up<typename Engine::Value>(w, lane, first);
+        });
 }
 
-template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
+template <typename Form> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
 {
-    bulk_tiles<Engine>(
-        c, parts_of_tiles<Engine>(c).down, columns_of_down,
-        [](const bulk_warp &w, int tile, int part) { return job_of_down<Engine>(w, tile, part); },
-        [](const bulk_warp &w, int tile, int first) {
-            return end_down<typename Engine::Value>(w, tile, first);
-        },
-        bulk_few<Engine>());
+    using Engine = typename Form::engine;
+    bulk_tiles<Form>(
+        c, BULK_DOWN, parts_of_tiles<Engine>(c).down, columns_of_down,
+        [](const bulk_warp &w, int lane, int part) { return job_of_down<Engine>(w, lane, part); },
+        [](const bulk_warp &w, int lane, int first) {
+            return end_down<typename Engine::Value>(w, lane, first);
+        });
 }
 
 COT_DEVICE void bulk_combine(const cot_cuda_fused &c)

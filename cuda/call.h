@@ -288,8 +288,10 @@ struct fused_shared {
 constexpr int FUSED_BF16_STAGES = 73728, FUSED_F32_STAGES = 32768, FUSED_BF16_RING = 256, FUSED_F32_RING = 64;
 
 constexpr int BULK_GATE_BYTES = 40960; // of shared memory, that a gate in tiles takes (gate_tile.h)
-/* Tiles of many rows (many.h): the call's tile_shift, columns of a part, and what a block has. */
-constexpr int BULK_MANY_SHIFT = 7, BULK_MANY_COLUMNS = 256, BULK_MANY_THREADS = 384, BULK_MANY_BYTES = 214080;
+/* Tiles of up to 128 rows: the call's tile_shift; by mma.sync a block has FUSED_TEAM threads with FUSED_BF16_STAGES bytes, by wgmma (many.h) as
+ * follows, and maps of so many columns. */
+constexpr int BULK_MANY_SHIFT = 7, BULK_WGMMA_THREADS = 384, BULK_WGMMA_BYTES = 214080,
+              BULK_MAP_COLUMNS = 256;
 
 /* Dynamic shared memory of a block. */
 COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)

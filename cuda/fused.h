@@ -81,7 +81,9 @@ static_assert(FUSED_TILE_ROWS == mma_engine::ROWS && FUSED_TILE_ROWS == fma_engi
                   FUSED_BF16_RING == mma_some::STAGES * mma_some::K &&
                   FUSED_BF16_RING == mma_least::STAGES * mma_least::K &&
                   FUSED_BF16_RING > mma_few::STAGES * mma_few::K &&
-                  FUSED_F32_RING == fma_shape::STAGES * fma_shape::K,
+                  FUSED_F32_RING == fma_shape::STAGES * fma_shape::K &&
+                  FUSED_BF16_STAGES == mma_many_engine::SHARED_BYTES &&
+                  FUSED_BF16_RING > mma_most::STAGES * mma_most::K,
               "what the host asks for");
 template <typename Engine> __host__ __device__ constexpr size_t fused_shared_bytes(int experts)
 {

@@ -1,6 +1,7 @@
 #include "cuda/tile.h"
 
 using in_bf16 = cot::mma_engine;
+using in_bf16_many = cot::mma_many_engine;
 using in_f32 = cot::fma_engine;
 
 template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_product_of<typename Engine::Value> &p)
@@ -42,6 +43,11 @@ template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_product_o
 COT_KERNEL __launch_bounds__(in_bf16::THREADS, 2) cot_cuda_product_kernel(cot_cuda_product p)
 {
     multiply_all<in_bf16>(p);
+}
+
+COT_KERNEL __launch_bounds__(in_bf16_many::THREADS, 2) cot_cuda_product_many_kernel(cot_cuda_product p)
+{
+    multiply_all<in_bf16_many>(p);
 }
 
 COT_KERNEL __launch_bounds__(in_f32::THREADS, 3) cot_cuda_product_f32_kernel(cot_cuda_product_f32 p)

@@ -4,8 +4,8 @@
  * A tile is computed in three steps, so that the first stages of the next one can be under way while the sums of this one are put away:
  * its first stages are asked for (ask), all are multiplied (run), and the sums are given to a function of the caller's (put). A shape
  * loads parts of a tile's operands into a stage of shared memory and multiplies a stage into its sums; tile_run drives any shape that has
- * these two. An engine takes for a tile the shape that suits its rows, and says how many columns that one has. Another architecture's
- * engine takes its place behind the same names.
+ * these two. An engine takes for a tile the shape that suits its rows, and says how many columns that one has; mma_many_engine has one, for up to 128
+ * rows. Another architecture's engine takes its place behind the same names.
  *
  *   shared memory of a stage:  A, M rows of K values, then B, N rows likewise, in lines of 128 bytes: one row of bf16 a line, two of fp32
  *     line l:  | c0 | c1 | ... | c7 |   16 bytes each; chunk c of line l lies at place c ^ (l % 8), so that eight rows'
@@ -98,6 +98,7 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape
     using asked = mma_asked;
     static constexpr int M = 16 * DOWN * BLOCKS, N = 4 / DOWN * 16 * PAIRS, K = DEPTH, THREADS = 128,
                          STAGES = RING, TURN = RING, CHUNKS = K / 8;
+    static constexpr uint32_t WARPS_DOWN = DOWN, EIGHTS = 2 * PAIRS; // how its sums lie: tile_put_sums
     static constexpr int STAGE_BYTES = (M + N) * K * 2, SHARED_BYTES = STAGES * STAGE_BYTES;
     static constexpr int PASS = THREADS / CHUNKS, // rows that all threads copy a chunk of, a multiple of 16
         PASSES_A = (M + PASS - 1) / PASS, PASSES_B = N / PASS;
@@ -203,18 +204,21 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape
 
     static constexpr uint32_t SUMS = BLOCKS * 2 * PAIRS * 4; // of a thread
 
-    /* Leaves the sums in `all`, [SUMS][THREADS]. */
-    __device__ __forceinline__ void keep(float *all, uint32_t thread) const
+    /* Leaves the part-th COUNT sums at `mine`, the thread's first of [COUNT][THREADS]. */
+    template <uint32_t COUNT> __device__ __forceinline__ void keep(float *mine, uint32_t part) const
     {
-        COT_EACH (i, BLOCKS)
-            COT_EACH (j, 2 * PAIRS)
-                COT_EACH (r, 4)
-                    all[((i * 2 * PAIRS + j) * 4 + r) * THREADS + static_cast<int>(thread)] = sums[i][j][r];
+        COT_EACH (p, static_cast<int>(SUMS / COUNT))
+            if (static_cast<uint32_t>(p) == part)
+                COT_EACH (i, static_cast<int>(COUNT)) {
+                    const int number = p * static_cast<int>(COUNT) + i;
+                    mine[i * THREADS] = sums[number / (8 * PAIRS)][number / 4 % (2 * PAIRS)][number % 4];
+                }
     }
 };
 using mma_least = mma_shape<1, 1, 2, 64, 4>; // up to 16 x 128
 using mma_few = mma_shape<1, 2, 2, 64, 3>;   // up to 32 x 128
 using mma_some = mma_shape<2, 2, 2, 64, 4>;  // up to 64 x 64
+using mma_most = mma_shape<2, 4, 4, 32, 4>;  // up to 128 x 128
 
 /* 128 threads, 64 x 64 in fp32: each thread eight rows (every eighth) by four columns (two pairs). A stage holds 16 values of k,
  * two rows a line. */
@@ -361,6 +365,22 @@ template <int THREADS> COT_DEVICE void tile_meet_before_next(const tile_team &te
     COT_UNLESS(tile_barrier_before_next) barrier_sync(team.barrier, THREADS);
 }
 
+/* Calls put(row, column, sum, sum of the next column) for `count` of a thread's sums, from the `first` on, which lie at `mine`, [count][THREADS]: of a
+ * shape of mma with so many warps below each other, and so many eights of columns a warp. */
+template <int THREADS, typename Put>
+COT_DEVICE void tile_put_sums(const float *mine, const tile_team &team, uint32_t down, uint32_t columns,
+                              uint32_t first, uint32_t count, Put put)
+{
+    const uint32_t lane = team.thread % 32, warp = team.thread / 32, beside = THREADS / 32 / down;
+    COT_ONE_BY_ONE
+    for (uint32_t i = 0; i < count; i += 2) {
+        const uint32_t at = first + i, half = at / 2 % 2, j = at / 4 % columns, block = at / 4 / columns;
+        put(static_cast<int>(16 * (block * down + warp / beside) + 8 * half + lane / 4),
+            static_cast<int>(8 * (warp % beside * columns + j) + lane % 4 * 2), mine[i * THREADS],
+            mine[(i + 1) * THREADS]);
+    }
+}
+
 /* An engine: tiles of up to ROWS rows by columns_of(rows) columns, at least N.
  *   ask    asks for the first stages of a tile
  *   run    computes it; `ahead()`, which is called when all stages are multiplied and is the same for all threads, says whether the next
@@ -422,8 +442,8 @@ struct mma_engine {
             at = COT_EITHER(tile_sums_behind_next, SUMS_AT, 0);
         }
         float *const to = reinterpret_cast<float *>(shared + at);
-        shape.keep(to, team.thread);
-        return {to, DOWN, 2 * PAIRS, shape.SUMS};
+        shape.template keep<shape.SUMS>(to + team.thread, 0);
+        return {to, shape.WARPS_DOWN, shape.EIGHTS, shape.SUMS};
     }
 
     /* The sums pass through shared memory in the end, each read by the thread that wrote it, so that what is done with one is there once
@@ -440,14 +460,51 @@ struct mma_engine {
     template <typename Put>
     static __device__ __forceinline__ void put(const sums &s, const tile_team &team, Put put)
     {
-        const uint32_t lane = team.thread % 32, warp = team.thread / 32, beside = 4 / s.down;
-        const float *const mine = s.all + team.thread;
+        tile_put_sums<THREADS>(s.all + team.thread, team, s.down, s.columns, 0, s.count, put);
+    }
+};
+
+/* Tiles of many rows. A thread has so many sums that shared memory has no room for all of them beside the next tile's first stages: they stay in
+ * registers, and pass through memory behind the stages, PART of a thread at once. */
+struct mma_many_engine {
+    using Value = uint16_t;
+    using job = tile_job<Value>;
+    using asked = mma_asked;
+    using shape = mma_most;
+    static constexpr int ROWS = shape::M, N = shape::N, THREADS = shape::THREADS,
+                         SUMS_AT = shape::SHARED_BYTES;
+    static constexpr uint32_t PART = 16;
+    static constexpr int SHARED_BYTES = SUMS_AT + static_cast<int>(PART) * THREADS * 4;
+    struct sums {
+        shape all;
+        float *part; // of this thread, [PART][THREADS]
+    };
+
+    static __device__ __forceinline__ constexpr int columns_of(int) { return N; }
+
+    static __device__ __forceinline__ void ask(asked &all, unsigned char *shared, const job &todo,
+                                               const tile_team &team)
+    {
+        tile_ask<shape>(all, shared, todo, team);
+    }
+    template <typename Ahead>
+    static __device__ __forceinline__ sums run(asked &all, unsigned char *shared, const tile_team &team,
+                                               Ahead ahead)
+    {
+        sums s;
+        tile_run(s.all, all, shared, team);
+        if (ahead()) tile_meet_before_next<THREADS>(team);
+        s.part =
+            reinterpret_cast<float *>(shared + COT_EITHER(tile_sums_behind_stages, SUMS_AT, 0)) + team.thread;
+        return s;
+    }
+    template <typename Put>
+    static __device__ __forceinline__ void put(const sums &s, const tile_team &team, Put put)
+    {
         COT_ONE_BY_ONE
-        for (uint32_t at = 0; at < s.count; at += 2) {
-            const uint32_t half = at / 2 % 2, j = at / 4 % s.columns, i = at / 4 / s.columns;
-            put(static_cast<int>(16 * (i * s.down + warp / beside) + 8 * half + lane / 4),
-                static_cast<int>(8 * (warp % beside * s.columns + j) + lane % 4 * 2), mine[at * THREADS],
-                mine[(at + 1) * THREADS]);
+        for (uint32_t part = 0; part < shape::SUMS / PART; part++) {
+            s.all.template keep<PART>(s.part, part);
+            tile_put_sums<THREADS>(s.part, team, shape::WARPS_DOWN, shape::EIGHTS, part * PART, PART, put);
         }
     }
 };
@@ -515,6 +572,7 @@ using cot_cuda_product_f32 = cot_cuda_product_of<float>;
 
 /* C = A B^T, in tiles of as many rows as the engine has; blocks of 128 threads with its SHARED_BYTES. */
 COT_KERNEL cot_cuda_product_kernel(cot_cuda_product p);
+COT_KERNEL cot_cuda_product_many_kernel(cot_cuda_product p); // by mma_many_engine
 COT_KERNEL cot_cuda_product_f32_kernel(cot_cuda_product_f32 p);
 
 #endif

@@ -36,10 +36,10 @@ template <typename T> static const T *kept_at(calling *c, const T *host)
     return found ? reinterpret_cast<const T *>(found->at) : nullptr;
 }
 
-/* The maps of what is kept, where the group has tiles of 128 rows. */
+/* The maps of what is kept, where the group has some. */
 static const cot::tile_map *maps_of(const cot_cuda_group *g, const cot_cuda_kept *kept)
 {
-    if (!kept || !g->many_blocks) return nullptr;
+    if (!kept || !has_maps(g)) return nullptr;
     return reinterpret_cast<const cot::tile_map *>(kept->at + kept->bytes - MAPS_BYTES);
 }
 
@@ -224,8 +224,9 @@ static void launch(calling *c, void *const *events = nullptr)
         if (g->call.tile_shift == cot::BULK_MANY_SHIFT && (i == COT_CUDA_UP || i == COT_CUDA_DOWN))
             check(c,
                   driver->launch(g->device->many[i - COT_CUDA_UP], static_cast<unsigned>(g->many_blocks), 1,
-                                 1, cot::BULK_MANY_THREADS, 1, 1, cot::BULK_MANY_BYTES, nullptr,
-                                 many_parameters, nullptr),
+                                 1, g->device->many_threads, 1, 1,
+                                 static_cast<unsigned>(g->device->many_bytes), nullptr, many_parameters,
+                                 nullptr),
                   "launch");
         else
             check(c,

@@ -42,13 +42,13 @@ static cot_status check_driver(const cot_cuda_driver *driver, const cot_cuda_ima
     return COT_OK;
 }
 
-/* Why a device has no tiles of 128 rows, or NULL. */
-static const char *find_no_many(const cot_cuda_device *d, int major)
+/* Why a device does not multiply tiles of 128 rows by wgmma, or NULL. */
+static const char *find_no_wgmma(const cot_cuda_device *d, int major)
 {
-    if (major != 9) return "those of 128 need compute capability 9.x";
-    if (!d->driver->map_tiles) return "those of 128 need a driver with cuTensorMapEncodeTiled";
-    if (d->shared_bytes_most < cot::BULK_MANY_BYTES)
-        return "those of 128 need more shared memory than a block has here";
+    if (major != 9) return "wgmma needs compute capability 9.x";
+    if (!d->driver->map_tiles) return "wgmma needs a driver with cuTensorMapEncodeTiled";
+    if (d->shared_bytes_most < cot::BULK_WGMMA_BYTES)
+        return "wgmma needs more shared memory than a block has here";
     return nullptr;
 }
 
@@ -74,7 +74,9 @@ static cot_status check_device(cot_cuda_device *d, const cot_cuda_image *image, 
         return cot_fail(error, COT_UNSUPPORTED,
                         "'%s' has compute capability %d.%d, and there are kernels for %s", d->name, major,
                         minor, image->made_for);
-    d->no_many = find_no_many(d, major);
+    d->no_wgmma = find_no_wgmma(d, major);
+    d->many_threads = static_cast<unsigned>(d->no_wgmma ? cot::FUSED_TEAM : cot::BULK_WGMMA_THREADS);
+    d->many_bytes = static_cast<size_t>(d->no_wgmma ? cot::FUSED_BF16_STAGES : cot::BULK_WGMMA_BYTES);
     if (!cooperative)
         return cot_fail(error, COT_UNSUPPORTED, "'%s' cannot launch cooperative kernels", d->name);
     return COT_OK;
@@ -105,7 +107,9 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
         {"cot_cuda_bulk_gate_f32", "cot_cuda_bulk_route", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_count",
          "cot_cuda_bulk_receive", "cot_cuda_bulk_enter", "cot_cuda_bulk_up_f32", "cot_cuda_bulk_down_f32",
          "cot_cuda_bulk_combine"}};
-    static const char *const many[2] = {"cot_cuda_bulk_many_256_up", "cot_cuda_bulk_many_256_down"};
+    static const char *const many[2] = {"cot_cuda_bulk_many_up_bf16", "cot_cuda_bulk_many_down_bf16"},
+                             *const by_wgmma[2] = {"cot_cuda_bulk_many_256_up",
+                                                   "cot_cuda_bulk_many_256_down"};
     const cot_cuda_driver *const driver = d->driver;
     void *modules[2] = {};
     const void *const images[2] = {image->fused, image->bulk};
@@ -120,15 +124,16 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
         find(&d->fused[i], modules[0], fused[i]);
         for (int phase = 0; phase < COT_CUDA_PHASES; phase++)
             find(&d->bulk[i][phase], modules[1], bulk[i][phase]);
-        if (!d->no_many) find(&d->many[i], modules[1], many[i]);
+        find(&d->many[i], modules[1], d->no_wgmma ? many[i] : by_wgmma[i]);
     }
     return status;
 }
 
 void cot_cuda_device_describe(const cot_cuda_device *d, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "'%s' multiplies in tiles of 64 rows%s%s", d->name,
-             d->no_many ? ": " : ", 'cuda-bulk' many tokens in tiles of 128", d->no_many ? d->no_many : "");
+    snprintf(text, bytes,
+             "'%s' multiplies in tiles of 64 rows, 'cuda-bulk' many tokens in tiles of 128 by %s%s", d->name,
+             d->no_wgmma ? "mma.sync: " : "wgmma", d->no_wgmma ? d->no_wgmma : "");
 }
 
 cot_status cot_cuda_device_open(cot_cuda_device *d, const cot_cuda_driver *driver,

@@ -36,8 +36,11 @@ struct cot_cuda_device {
     size_t shared_bytes_most; // a block
     void *context;
     void *fused[2], *bulk[2][COT_CUDA_PHASES]; // kernels: in bf16, in fp32
-    void *many[2];                             // bulk's up and down in tiles of 128 rows, in bf16; not there:
-    const char *no_many;                       // why not, or NULL
+    /* Bulk's up and down in tiles of up to 128 rows, in bf16, by wgmma or else by mma.sync; and what a block of theirs has. */
+    void *many[2];
+    unsigned many_threads;
+    size_t many_bytes;
+    const char *no_wgmma; // why not by wgmma, or NULL
     char name[96];
 };
 
@@ -47,7 +50,7 @@ cot_status cot_cuda_device_open(cot_cuda_device *device, const cot_cuda_driver *
                                 const cot_cuda_image *image, cot_error *error);
 void cot_cuda_device_close(cot_cuda_device *device);
 
-/* Writes what people are told of the device, in `bytes` of text: in tiles of how many rows it multiplies. */
+/* Writes what people are told of the device, in `bytes` of text: in tiles of how many rows it multiplies, and by what. */
 void cot_cuda_device_describe(const cot_cuda_device *device, char *text, size_t bytes);
 
 /* The device's context is this thread's until the end of a scope, and then the one that was. */

@@ -324,14 +324,15 @@ static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
     return status;
 }
 
-/* Tiles of 128 rows are bulk's in bf16, on a device that has them and a block of them for each rank. */
+/* Tiles of 128 rows are bulk's in bf16, where there is a block of them for each rank. */
 static cot_status find_many_blocks(cot_cuda_group *g, cot_error *error)
 {
     const cot_cuda_device *const d = g->device;
     int resident = 0;
-    if (g->kind != cot_cuda_kind::bulk || g->options.expert.type != COT_BF16 || d->no_many) return COT_OK;
+    if (g->kind != cot_cuda_kind::bulk || g->options.expert.type != COT_BF16) return COT_OK;
     const cot_status status = cot_cuda_check(
-        d->driver, d->driver->occupancy(&resident, d->many[0], cot::BULK_MANY_THREADS, cot::BULK_MANY_BYTES),
+        d->driver,
+        d->driver->occupancy(&resident, d->many[0], static_cast<int>(d->many_threads), d->many_bytes),
         "say how many blocks fit", error);
     const int blocks = resident * (d->multiprocessors - g->options.sms_reserve);
     if (g->ranks <= blocks) g->many_blocks = blocks;

@@ -92,7 +92,7 @@ cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer
                                const void *local, cot_error *error);
 
 /* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk, whose tiles have 128
- * rows, where the device has such tiles, of a call in which an expert has 64 rows or more on the average. Sets
+ * rows, where the group has such tiles, of a call in which an expert has 64 rows or more on the average. Sets
  * status, error, traffic. The host waits once for a pass, and once more for rows where a call that cannot be routed must leave them
  * as they were.
  * Errors: INVALID_ARGUMENT (as the seam has it; rows in the device's memory that are not aligned), TIMED_OUT (blocks of a rank are

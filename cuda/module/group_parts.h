@@ -22,8 +22,12 @@ inline size_t counters_bytes(int ranks)
     return static_cast<size_t>(COT_PHASES * ranks * ranks) * sizeof(cot::traffic);
 }
 
-/* A slot's two maps of tiles, as a rank has them, lie behind the weights where the group has tiles of 128 rows. */
+/* A slot's two maps of tiles, as a rank has them, lie behind the weights where the group has tiles of 128 rows by wgmma. */
 constexpr size_t MAPS_BYTES = 2 * sizeof(cot::tile_map);
+inline bool has_maps(const cot_cuda_group *group)
+{
+    return group->many_blocks && !group->device->no_wgmma;
+}
 
 /* Whether so much is free, and memory for what was weighed before, which may be gone by now, or in pieces; `what` needs it. Errors:
  * OUT_OF_MEMORY (with both sizes), IO. */

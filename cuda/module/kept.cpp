@@ -90,7 +90,7 @@ static cot_status send_maps(const cot_cuda_group *g, uint64_t at, const cot::net
         const auto &m = matrices[i];
         const uint64_t sizes[3] = {static_cast<uint64_t>(m.k), static_cast<uint64_t>(m.rows), slots},
                        strides[2] = {2 * static_cast<uint64_t>(m.k), n.bytes};
-        const uint32_t box[3] = {64, cot::BULK_MANY_COLUMNS, 1}, steps[3] = {1, 1, 1};
+        const uint32_t box[3] = {64, cot::BULK_MAP_COLUMNS, 1}, steps[3] = {1, 1, 1};
         const cot_status status = cot_cuda_check(
             driver,
             driver->map_tiles(&maps[i], COT_CUDA_MAP_BF16, 3, reinterpret_cast<void *>(at + m.at), sizes,
@@ -103,7 +103,7 @@ static cot_status send_maps(const cot_cuda_group *g, uint64_t at, const cot::net
 
 static size_t maps_bytes(const cot_cuda_group *g)
 {
-    return g->many_blocks ? MAPS_BYTES : 0;
+    return has_maps(g) ? MAPS_BYTES : 0;
 }
 
 /* A layer's slots, side by side on the device wherever they lie on the host. */
@@ -114,7 +114,7 @@ static cot_status keep_slots(cot_cuda_group *g, const cot_moe_layer *layer, int 
     const uint8_t *const from = static_cast<const uint8_t *>(local);
     uint64_t at;
     cot_status status = find_room(g, &at, nullptr, layer->slots, rank, slots * bytes + maps_bytes(g), error);
-    if (status == COT_OK && g->many_blocks) status = send_maps(g, at, g->call.networks[0], slots, error);
+    if (status == COT_OK && has_maps(g)) status = send_maps(g, at, g->call.networks[0], slots, error);
     if (status == COT_OK && !layer->place) return send_weights(g, at, from, slots * bytes, error);
     for (size_t s = 0; s < slots && status == COT_OK; s++)
         status =
@@ -147,8 +147,7 @@ cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, in
         uint64_t at;
         if (host && status == COT_OK)
             status = find_room(g, &at, host, 0, 0, bytes + (mapped ? maps_bytes(g) : 0), error);
-        if (host && status == COT_OK && mapped && g->many_blocks)
-            status = send_maps(g, at, *mapped, 1, error);
+        if (host && status == COT_OK && mapped && has_maps(g)) status = send_maps(g, at, *mapped, 1, error);
         if (host && status == COT_OK) status = send_weights(g, at, host, bytes, error);
     };
     if (rank) return status;

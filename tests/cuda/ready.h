@@ -16,10 +16,10 @@ struct Ready {
     emulate::Device device;
     cot_cuda_device found;
 
-    /* many: with the shared memory of compute capability 9.0, whose tiles of 128 rows the emulated device else has not. */
-    explicit Ready(uint64_t seed, int blocks = 6, bool many = false)
+    /* wgmma: with the shared memory of compute capability 9.0, without which the emulated device multiplies tiles of 128 rows by mma.sync. */
+    explicit Ready(uint64_t seed, int blocks = 6, bool wgmma = false)
     {
-        if (many)
+        if (wgmma)
             device.shared_bytes_most = 232448, device.resident = 2; // of which such tiles' blocks are alone
         cot_error error;
         device.options.seed = seed;

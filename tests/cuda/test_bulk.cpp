@@ -2,6 +2,7 @@
  * bytes and messages. */
 #include "ready.h"
 
+#include "cuda/bulk.h"
 #include "cuda/module/probe.h"
 
 extern "C" {
@@ -10,45 +11,54 @@ extern "C" {
 
 #include <cmath>
 
-/* What a device is on which cuda-bulk runs: with tiles of 128 rows, which it then tests first, and takes them for the call. */
-enum Tiles { OF_64, OF_128, OF_64_THOUGH_MANY };
+/* What a device multiplies tiles of up to 128 rows by. */
+enum By { MMA, WGMMA };
+/* In tiles of how many rows a call is to be multiplied. */
+enum Tiles { OF_64, OF_128 };
 
-/* Both operators on one plan, on devices that draw anew. */
-static void agree(struct world *w, const struct plan *p, uint64_t *seed, Tiles tiles = OF_64)
+/* Both operators on one plan, cuda-bulk on each of those devices, all of which draw anew. */
+static void agree(struct world *w, const struct plan *p, uint64_t *seed, Tiles tiles = OF_64,
+                  const std::vector<By> &devices = {MMA})
 {
-    struct outcome *found[2];
+    std::vector<struct outcome *> found;
     const auto rounding =
         static_cast<emulate::Rounding>(*seed % static_cast<uint64_t>(emulate::Rounding::COUNT));
-    const int self_tests = COT_CUDA_SELF_TESTS + (tiles == OF_64 ? 0 : COT_CUDA_MANY_SELF_TESTS),
-              calls = p->passes + p->warmed,
-              many = (self_tests - COT_CUDA_SELF_TESTS) + (tiles == OF_128 ? calls : 0);
-    const cot_moe_operator *const ops[2] = {&cot_cuda_bulk_operator, &cot_cuda_operator};
-    for (int i = 0; i < 2; i++) {
-        Ready ready(++*seed, 6 + i,
-                    tiles != OF_64); // as many blocks as ranks and more, otherwise shared out
+    const int own_tests = w->options.expert.type == COT_BF16 ? COT_CUDA_MANY_SELF_TESTS : 0, // of many tiles
+        calls = p->passes + p->warmed;
+    for (By by : devices) {
+        Ready ready(++*seed, 6, by == WGMMA); // as many blocks as ranks and more, otherwise shared out
         ready.device.options.rounding = rounding;
-        w->op = ops[i];
-        found[i] = world_run(w, p);
-        if (i) break;
-        outcome_agrees(found[0], w, p);
-        outcome_counts(found[0], w, p);
+        found.push_back(world_run(w, p));
+        outcome_agrees(found.back(), w, p);
+        outcome_counts(found.back(), w, p);
         assert_int_equal(ready.device.launches,
-                         COT_CUDA_PHASES * (self_tests + calls)); // first the self-test
-        assert_int_equal(ready.device.many_launches, 2 * many);
+                         COT_CUDA_PHASES * (COT_CUDA_SELF_TESTS + own_tests + calls)); // first the self-test
+        assert_int_equal(ready.device.many_launches, 2 * (own_tests + (tiles == OF_128 ? calls : 0)));
+        assert_int_equal(ready.device.wgmma_launches, by == WGMMA ? ready.device.many_launches : 0);
+        if (by == MMA) assert_int_equal(ready.device.maps, 0);
     }
-    w->op = ops[0];
-    for (int r = 0; r < p->ranks; r++) assert_int_equal(found[1]->status[r], COT_OK);
+    {
+        Ready ready(++*seed, 7);
+        ready.device.options.rounding = rounding;
+        w->op = &cot_cuda_operator;
+        found.push_back(world_run(w, p));
+        w->op = &cot_cuda_bulk_operator;
+    }
+    const struct outcome *const fused = found.back();
+    for (int r = 0; r < p->ranks; r++) assert_int_equal(fused->status[r], COT_OK);
     const size_t choices = static_cast<size_t>(w->tokens * w->options.top_k),
                  elements = static_cast<size_t>(w->tokens * w->options.expert.hidden);
-    assert_memory_equal(found[0]->experts, found[1]->experts, choices * sizeof(uint16_t));
-    assert_memory_equal(found[0]->weights, found[1]->weights, choices * sizeof(float));
-    assert_memory_equal(found[0]->y, found[1]->y, elements * sizeof(float));
-    for (int from = 0; from < p->ranks; from++)
-        for (int to = 0; to < p->ranks; to++)
-            for (int phase = 0; phase < COT_PHASES; phase++)
-                if (phase != COT_PHASE_CONTROL)
-                    assert_memory_equal(&found[0]->traffic[from][to][phase],
-                                        &found[1]->traffic[from][to][phase], sizeof(cot_traffic));
+    for (size_t i = 0; i + 1 < found.size(); i++) {
+        assert_memory_equal(found[i]->experts, fused->experts, choices * sizeof(uint16_t));
+        assert_memory_equal(found[i]->weights, fused->weights, choices * sizeof(float));
+        assert_memory_equal(found[i]->y, fused->y, elements * sizeof(float));
+        for (int from = 0; from < p->ranks; from++)
+            for (int to = 0; to < p->ranks; to++)
+                for (int phase = 0; phase < COT_PHASES; phase++)
+                    if (phase != COT_PHASE_CONTROL)
+                        assert_memory_equal(&found[i]->traffic[from][to][phase],
+                                            &fused->traffic[from][to][phase], sizeof(cot_traffic));
+    }
     for (struct outcome *o : found) outcome_free(o, w);
 }
 
@@ -81,7 +91,7 @@ static void tiles_gate_many_tokens(void **)
 }
 
 /* Tiles of 128 rows, full ones and of one row, of experts and shared ones, more columns than a tile has and fewer, biases, ranks without a
- * token and more of them than tiles: to the bit what the fused operator finds by tiles of 64. */
+ * token and more of them than tiles: to the bit what the fused operator finds by tiles of 64, by mma.sync and by wgmma. */
 static void tiles_of_128_rows(void **)
 {
     struct draw draw = {test_seed(), 26, 0};
@@ -94,7 +104,7 @@ static void tiles_of_128_rows(void **)
         struct plan p =
             one.ranks % 2 ? plan_drawn(&w, one.ranks, &draw) : plan_replicated(&w, one.ranks, &draw);
         p.passes = 1 + one.ranks % 2;
-        agree(&w, &p, &seed, OF_128);
+        agree(&w, &p, &seed, OF_128, {MMA, WGMMA});
         world_free(&w);
     }
 }
@@ -126,6 +136,64 @@ static void tiles_in_the_order_of_slots(void **)
     world_free(&w);
 }
 
+/* Each part is there once; in tiles of many rows all of a tile's stand behind each other, in others all first ones do. */
+static void each_part_is_there_once(void **)
+{
+    static const int cases[][2] = {{1, 1}, {1, 5}, {4, 1}, {70, 3}, {7, 16}}; // tiles, parts of each
+    for (const auto &one : cases) {
+        const int tiles = one[0], most = one[1];
+        std::vector<int> by_tiles(static_cast<size_t>(tiles * most)), by_parts = by_tiles;
+        for (int i = 0; i < tiles * most; i++) {
+            const cot::bulk_part a = cot::bulk_part_of<true>(i, tiles, most),
+                                 b = cot::bulk_part_of<false>(i, tiles, most);
+            for (const cot::bulk_part &part : {a, b}) {
+                assert_in_range(part.tile, 0, tiles - 1);
+                assert_in_range(part.part, 0, most - 1);
+            }
+            by_tiles[static_cast<size_t>(a.tile * most + a.part)]++;
+            by_parts[static_cast<size_t>(b.tile * most + b.part)]++;
+            assert_int_equal(a.tile * most + a.part, i);
+            assert_int_equal(b.part * tiles + b.tile, i);
+        }
+        for (int count : by_tiles) assert_int_equal(count, 1);
+        for (int count : by_parts) assert_int_equal(count, 1);
+    }
+    static_assert(cot::bulk_by<cot::mma_many_engine>::BY_TILES && !cot::bulk_by<cot::mma_engine>::BY_TILES &&
+                      !cot::bulk_by<cot::fma_engine>::BY_TILES,
+                  "which tiles are of many rows");
+}
+
+/* And so a block takes them: the copies of a call's two matrices are those of each tile's parts, one tile after the other, and no other. */
+static void tiles_are_multiplied_in_their_order(void **)
+{
+    struct draw draw = {test_seed(), 30, 0};
+    Variant v = variants[7];
+    v.hidden = v.intermediate = 264, v.experts = 3, v.top_k = 2,
+    v.shared = 24; // two parts of each of an expert's products
+    struct world w = world_on(&cot_cuda_bulk_operator, v, 130, &draw);
+    const struct plan p = plan_even(&w, 1);
+    Ready ready(test_seed(), 1, true); // one block
+    std::vector<std::array<int, 3>> copies, wanted;
+    ready.device.options.tiles = &copies;
+    struct outcome *const found = world_run(&w, &p);
+    outcome_agrees(found, &w, &p);
+    outcome_free(found, &w);
+    const cot::fused_rank &rank = ready.device.many_call.ranks[0];
+    const int tiles = static_cast<int>(rank.state->next) + 2; // and the shared expert's
+    for (int product = 0; product < 2; product++)
+        for (int lane = 0; lane < tiles; lane++) {
+            const int tile = rank.lane_tile[lane], inner = tile < 0 ? 24 : 264,
+                      columns = product ? 264 : inner, k = product ? inner : 264;
+            for (int first = 0; first < columns; first += 256)
+                for (int at = 0; at < k; at += 64)
+                    wanted.push_back({at, first, tile < 0 ? 0 : rank.tile_slot[tile]});
+        }
+    assert_true(copies.size() > wanted.size()); // first the self-test's
+    copies.erase(copies.begin(), copies.end() - static_cast<std::ptrdiff_t>(wanted.size()));
+    assert_true(copies == wanted);
+    world_free(&w);
+}
+
 /* The call's tokens decide, of all ranks together and wherever they are: 64 rows an expert, and one row fewer than that. */
 static void tokens_pick_the_tiles(void **)
 {
@@ -135,7 +203,7 @@ static void tokens_pick_the_tiles(void **)
         struct world w = world_on(&cot_cuda_bulk_operator, variants[1], tokens, &draw);
         struct plan p = plan_even(&w, 3);
         p.begin[1] = 3, p.begin[2] = 3;
-        agree(&w, &p, &seed, tokens == 256 ? OF_128 : OF_64_THOUGH_MANY);
+        agree(&w, &p, &seed, tokens == 256 ? OF_128 : OF_64, {tokens % 2 ? WGMMA : MMA});
         world_free(&w);
     }
 }
@@ -152,13 +220,14 @@ static void many_tokens(void **)
     outcome_agrees(found, &w, &p);
     outcome_counts(found, &w, &p);
     assert_int_equal(ready.device.launches,
-                     COT_CUDA_PHASES * (COT_CUDA_SELF_TESTS + 2)); // passes of 512 tokens
+                     COT_CUDA_PHASES * (COT_CUDA_SELF_TESTS + COT_CUDA_MANY_SELF_TESTS + 2)); // of 512 tokens
+    assert_int_equal(ready.device.many_launches, 2 * (COT_CUDA_MANY_SELF_TESTS + 2));
     outcome_free(found, &w);
     world_free(&w);
 }
 
-/* Devices that have no tiles of 128 rows, of which each says why; those of 64 do all. */
-static void who_has_no_tiles_of_128_rows(void **)
+/* Devices that multiply tiles of 128 rows by mma.sync, of which each says why. */
+static void who_has_no_wgmma(void **)
 {
     struct draw draw = {test_seed(), 28, 0};
     struct world w = world_on(&cot_cuda_bulk_operator, variants[7], 330, &draw);
@@ -167,15 +236,12 @@ static void who_has_no_tiles_of_128_rows(void **)
         int major, shared_bytes;
         bool maps;
         const char *said;
-    } cases[] = {
-        {9, 232448, true,
-         "'Emulated' multiplies in tiles of 64 rows, 'cuda-bulk' many tokens in tiles of 128"},
-        {8, 166912, true,
-         "'Emulated' multiplies in tiles of 64 rows: those of 128 need compute capability 9.x"},
-        {12, 232448, true, "tiles of 64 rows: those of 128 need compute capability 9.x"},
-        {9, cot::BULK_MANY_BYTES - 1, true,
-         "tiles of 64 rows: those of 128 need more shared memory than a block has here"},
-        {9, 232448, false, "tiles of 64 rows: those of 128 need a driver with cuTensorMapEncodeTiled"}};
+    } cases[] = {{9, 232448, true, "by wgmma"},
+                 {8, 166912, true, "by mma.sync: wgmma needs compute capability 9.x"},
+                 {12, 232448, true, "by mma.sync: wgmma needs compute capability 9.x"},
+                 {9, cot::BULK_WGMMA_BYTES - 1, true,
+                  "by mma.sync: wgmma needs more shared memory than a block has here"},
+                 {9, 232448, false, "by mma.sync: wgmma needs a driver with cuTensorMapEncodeTiled"}};
     for (const auto &one : cases) {
         Ready ready(test_seed());
         cot_cuda_driver driver = *ready.device.driver();
@@ -186,17 +252,22 @@ static void who_has_no_tiles_of_128_rows(void **)
         assert_int_equal(cot_cuda_device_open(&ready.found, &driver, &image, nullptr), COT_OK);
         char text[192];
         cot_cuda_device_describe(&ready.found, text, sizeof text);
-        if (!strstr(text, one.said)) fail_msg("'%s', expected '%s'", text, one.said);
+        const std::string said =
+            std::string(
+                "'Emulated' multiplies in tiles of 64 rows, 'cuda-bulk' many tokens in tiles of 128 ") +
+            one.said;
+        assert_string_equal(text, said.c_str());
         if (!one.maps) {
             struct outcome *const found = world_run(&w, &p);
             outcome_agrees(found, &w, &p);
             outcome_free(found, &w);
-            assert_int_equal(ready.device.many_launches + ready.device.maps, 0);
+            assert_int_equal(ready.device.many_launches, 2 * (COT_CUDA_MANY_SELF_TESTS + 1));
+            assert_int_equal(ready.device.wgmma_launches + ready.device.maps, 0);
         }
         cot_cuda_device_close(&ready.found); // before the driver goes
         assert_int_equal(cot_cuda_device_open(&ready.found, ready.device.driver(), &image, nullptr), COT_OK);
     }
-    /* Nor has a group of more ranks than there are blocks of such tiles. */
+    /* A group of more ranks than there are blocks of such tiles has those of 64 rows. */
     Ready ready(test_seed(), 1, true);
     struct outcome *const found = world_run(&w, &p);
     outcome_agrees(found, &w, &p);
@@ -238,13 +309,17 @@ static void the_self_test_of_128_rows(void **)
     cot_error error;
     const cot_cuda_probe first = cot_cuda_self_test_layer(COT_BF16, COT_CUDA_SELF_TESTS);
     assert_true(first.form == cot_cuda_form::many);
-    for (const char *mutant : {"many_map", "many_rows_for_products", "many_wait_full", "many_wait_last",
-                               "bulk_tiles_before_sums", "bulk_sums_before_tiles"}) {
-        Ready ready(test_seed(), 6, true);
+    const auto finds = [&](By by, const char *mutant) {
+        Ready ready(test_seed(), 6, by == WGMMA);
         ready.device.options.mutant = mutant;
         if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::bulk, &first, &options, 1, &error) != COT_IO)
             fail_msg("%s was not found", mutant);
-    }
+    };
+    for (const char *mutant : {"many_map", "many_rows_for_products", "many_wait_full", "many_wait_last",
+                               "bulk_tiles_before_sums", "bulk_sums_before_tiles"})
+        finds(WGMMA, mutant);
+    for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_sums_behind_stages"})
+        finds(MMA, mutant);
 }
 
 /* The next call is as good as the first. */
@@ -304,8 +379,10 @@ int main(void)
         cmocka_unit_test(tiles_gate_many_tokens),
         cmocka_unit_test(tiles_of_128_rows),
         cmocka_unit_test(tiles_in_the_order_of_slots),
+        cmocka_unit_test(each_part_is_there_once),
+        cmocka_unit_test(tiles_are_multiplied_in_their_order),
         cmocka_unit_test(tokens_pick_the_tiles),
-        cmocka_unit_test(who_has_no_tiles_of_128_rows),
+        cmocka_unit_test(who_has_no_wgmma),
         cmocka_unit_test(a_slot_behind_the_last),
         cmocka_unit_test(the_self_test_of_128_rows),
         cmocka_unit_test(every_variant),

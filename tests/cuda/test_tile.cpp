@@ -12,9 +12,11 @@ extern "C" {
 
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <vector>
 
 using mma_engine = cot::mma_engine;
+using mma_many_engine = cot::mma_many_engine;
 using fma_engine = cot::fma_engine;
 using emulate::Fault;
 
@@ -37,7 +39,8 @@ static Operands draw_operands(int m, int n, int k, struct draw *draw)
     return o;
 }
 
-static Product multiply(const Operands &o, unsigned blocks, const emulate::Options &options)
+template <typename Engine>
+static Product multiply_by(const Operands &o, unsigned blocks, const emulate::Options &options)
 {
     emulate::Session session;
     const size_t outputs = static_cast<size_t>(o.m) * static_cast<size_t>(o.n);
@@ -46,22 +49,28 @@ static Product multiply(const Operands &o, unsigned blocks, const emulate::Optio
                           session.allocate<float>(outputs, "c"),
                           {}};
     Product r;
-    r.result = emulate::launch({blocks, mma_engine::THREADS, mma_engine::SHARED_BYTES}, options,
-                               cot_cuda_product_kernel, p);
+    r.result =
+        emulate::launch({blocks, Engine::THREADS, Engine::SHARED_BYTES}, options,
+                        Engine::ROWS == 128 ? cot_cuda_product_many_kernel : cot_cuda_product_kernel, p);
     if (r.result.fault != Fault::NONE) return r;
     assert_int_equal(session.unwritten(p.c, outputs * sizeof(float)), 0);
     r.c.assign(p.c, p.c + outputs);
     return r;
 }
 
-static void agrees(int m, int n, int k, unsigned blocks, uint64_t seed)
+static Product multiply(const Operands &o, unsigned blocks, const emulate::Options &options)
+{
+    return multiply_by<mma_engine>(o, blocks, options);
+}
+
+template <typename Engine> static void agrees(int m, int n, int k, unsigned blocks, uint64_t seed)
 {
     struct draw draw = {test_seed(), seed, 0};
     const Operands o = draw_operands(m, n, k, &draw);
     emulate::Options options;
     options.seed = seed;
     options.rounding = static_cast<emulate::Rounding>(seed % 3);
-    const Product r = multiply(o, blocks, options);
+    const Product r = multiply_by<Engine>(o, blocks, options);
     expect_none(r.result);
     assert_int_equal(r.result.counters.ldmatrix_conflicts, 0);
     for (int i = 0; i < m; i++)
@@ -96,7 +105,17 @@ static void every_tail(void **)
                                     {50, 6, 968}};
     uint64_t seed = 0;
     for (const auto &s : shapes)
-        agrees(s[0], s[1], s[2], 1 + static_cast<unsigned>(seed % 2), seed + 1), seed++;
+        agrees<mma_engine>(s[0], s[1], s[2], 1 + static_cast<unsigned>(seed % 2), seed + 1), seed++;
+}
+
+static void every_tail_of_128_rows(void **)
+{
+    /* One row and column; a whole tile; tails of each kind, fewer stages than the ring has and more turns than one; two tiles below and beside each other. */
+    static const int shapes[][3] = {{1, 1, 8},      {128, 128, 32}, {65, 63, 72},  {127, 20, 264},
+                                    {128, 129, 40}, {129, 130, 24}, {3, 260, 136}, {200, 7, 104}};
+    uint64_t seed = 20;
+    for (const auto &s : shapes)
+        agrees<mma_many_engine>(s[0], s[1], s[2], 1 + static_cast<unsigned>(seed % 2), seed + 1), seed++;
 }
 
 /* fp32, rows of A gathered by index: K whole chunks of 16 bytes or not. */
@@ -188,6 +207,21 @@ static void every_shape_has_the_same_bits(void **)
     }
 }
 
+/* And so have tiles of up to 128 rows, wherever in one a row lies. */
+static void tiles_of_128_rows_have_the_same_bits(void **)
+{
+    struct draw draw = {test_seed(), 56, 0};
+    const Operands all = draw_operands(130, 140, 72, &draw);
+    for (int rounding = 0; rounding < static_cast<int>(emulate::Rounding::COUNT); rounding++) {
+        emulate::Options options;
+        options.rounding = static_cast<emulate::Rounding>(rounding);
+        const Product few = multiply(all, 2, options), many = multiply_by<mma_many_engine>(all, 2, options);
+        expect_none(few.result);
+        expect_none(many.result);
+        assert_memory_equal(few.c.data(), many.c.data(), few.c.size() * sizeof(float));
+    }
+}
+
 /* Rows that a tile does not have are not read, and multiplied as far as its shape goes. */
 static void what_a_tile_costs(void **)
 {
@@ -210,6 +244,41 @@ static void what_a_tile_costs(void **)
     }
 }
 
+static void what_a_tile_of_128_rows_costs(void **)
+{
+    struct draw draw = {test_seed(), 61, 0};
+    for (int rows : {1, 64, 128}) {
+        const Product r = multiply_by<mma_many_engine>(draw_operands(rows, 128, 128, &draw), 1, {});
+        expect_none(r.result);
+        const emulate::Counters &c = r.result.counters;
+        assert_int_equal(c.copied_bytes, (rows + 128) * 128 * 2); // each operand once
+        assert_int_equal(c.mma, 8 * 16 * (128 / 16));
+        assert_int_equal(c.ldmatrix, 4 * (4 + 4) * (128 / 16)); // two by two warps each read half of both
+        assert_int_equal(c.ldmatrix_conflicts, 0);
+        assert_int_equal(c.copy_conflicts, 0);
+        assert_int_equal(c.shared_conflicts, 0); // where sums pass through
+        assert_int_equal(c.barriers, 128 / 32);  // one for each stage
+    }
+}
+
+template <typename Engine>
+static void finds_each(const Operands &o, std::initializer_list<const char *> mutants)
+{
+    for (const char *mutant : mutants) {
+        int found = 0;
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            emulate::Options options;
+            options.seed = seed;
+            options.mutant = mutant;
+            const Product r = multiply_by<Engine>(o, 1, options);
+            assert_true(r.result.counters.mutant_reached > 0);
+            found += r.result.fault == Fault::RACE || r.result.fault == Fault::UNWRITTEN ||
+                     r.result.fault == Fault::COPY;
+        }
+        if (found != 4) fail_msg("%d rows: %s was found in %d of 4 schedules", o.m, mutant, found);
+    }
+}
+
 static void each_weakening_is_found(void **)
 {
     struct draw draw = {test_seed(), 70, 0};
@@ -217,30 +286,24 @@ static void each_weakening_is_found(void **)
     const Operands shapes[] = {draw_operands(40, 70, 264, &draw), draw_operands(20, 130, 264, &draw),
                                draw_operands(9, 130, 264, &draw)};
     for (const Operands &o : shapes)
-        for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_sums_slot",
-                                   "tile_barrier_before_next", "tile_sums_behind_next"}) {
-            int found = 0;
-            for (uint64_t seed = 1; seed <= 4; seed++) {
-                emulate::Options options;
-                options.seed = seed;
-                options.mutant = mutant;
-                const Product r = multiply(o, 1, options);
-                assert_true(r.result.counters.mutant_reached > 0);
-                found += r.result.fault == Fault::RACE || r.result.fault == Fault::UNWRITTEN ||
-                         r.result.fault == Fault::COPY;
-            }
-            if (found != 4) fail_msg("%d rows: %s was found in %d of 4 schedules", o.m, mutant, found);
-        }
+        finds_each<mma_engine>(o, {"tile_wait_group", "tile_barrier", "tile_sums_slot",
+                                   "tile_barrier_before_next", "tile_sums_behind_next"});
+    finds_each<mma_many_engine>(
+        draw_operands(70, 130, 264, &draw),
+        {"tile_wait_group", "tile_barrier", "tile_barrier_before_next", "tile_sums_behind_stages"});
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tail),
+        cmocka_unit_test(every_tail_of_128_rows),
         cmocka_unit_test(fp32_of_gathered_rows),
         cmocka_unit_test(a_row_has_the_same_bits_anywhere),
         cmocka_unit_test(every_shape_has_the_same_bits),
+        cmocka_unit_test(tiles_of_128_rows_have_the_same_bits),
         cmocka_unit_test(what_a_tile_costs),
+        cmocka_unit_test(what_a_tile_of_128_rows_costs),
         cmocka_unit_test(each_weakening_is_found),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

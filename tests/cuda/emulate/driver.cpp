@@ -28,6 +28,8 @@
     X(cot_cuda_bulk_down_bf16)                                                                               \
     X(cot_cuda_bulk_down_f32)                                                                                \
     X(cot_cuda_bulk_combine)                                                                                 \
+    X(cot_cuda_bulk_many_up_bf16)                                                                            \
+    X(cot_cuda_bulk_many_down_bf16)                                                                          \
     X(cot_cuda_bulk_many_256_up)                                                                             \
     X(cot_cuda_bulk_many_256_down)
 extern "C" {
@@ -204,9 +206,10 @@ static const struct Kernel {
 
     bool is_fused() const { return strstr(name, "fused") != nullptr; }
     bool is_many() const { return strstr(name, "many") != nullptr; }
+    bool is_wgmma() const { return strstr(name, "many_256") != nullptr; }
     unsigned most_threads() const // as its launch bounds say
     {
-        return is_fused() ? cot::FUSED_THREADS : is_many() ? cot::BULK_MANY_THREADS : cot::FUSED_TEAM;
+        return is_fused() ? cot::FUSED_THREADS : is_wgmma() ? cot::BULK_WGMMA_THREADS : cot::FUSED_TEAM;
     }
     unsigned most_shared_bytes() const
     {
@@ -222,7 +225,7 @@ static int module_function(void **function, void *module, const char *name)
 {
     if (const int failed = begin_work()) return failed;
     for (const Kernel &kernel : kernels)
-        if (!strcmp(name, kernel.name) && (!kernel.is_many() || here->major == 9) &&
+        if (!strcmp(name, kernel.name) && (!kernel.is_wgmma() || here->major == 9) &&
             kernel.is_fused() == !strcmp(static_cast<const char *>(module), "kernels"))
             return *function = const_cast<Kernel *>(&kernel), FINE;
     return NOT_FOUND;
@@ -455,6 +458,7 @@ static int run(void *function, unsigned blocks, unsigned threads, unsigned share
     if (here->wrong == Wrong::REFUSES) return LAUNCH_OUT_OF_RESOURCES;
     here->launches++;
     here->many_launches += kernel->is_many();
+    here->wgmma_launches += kernel->is_wgmma();
     here->blocks = blocks;
     here->options.seed++;
     if (here->wrong == Wrong::LAUNCHES) return FINE;

@@ -42,7 +42,8 @@ struct Device {
     Result last;
     unsigned blocks = 0; // of the last launch
     int launches = 0, taken = 0, given_back = 0, contexts = 0, events = 0;
-    int many_launches = 0, maps = 0; // of kernels in tiles of 128 rows; maps of tiles that were made
+    int many_launches = 0, wgmma_launches = 0,
+        maps = 0; // of kernels in tiles of 128 rows, and of those by wgmma; maps of tiles that were made
     cot_cuda_fused many_call = {};   // what the last of them was given
     int ended = 0;                   // launches that somebody has waited for
     int pushed = 0;                  // contexts that threads have current

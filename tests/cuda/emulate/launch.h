@@ -9,6 +9,7 @@
  * The same seed gives the same schedule, the same landings and the same stale loads. */
 #ifndef COT_TESTS_CUDA_EMULATE_LAUNCH_H
 #define COT_TESTS_CUDA_EMULATE_LAUNCH_H
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -51,6 +52,7 @@ struct Options {
     Rounding rounding = Rounding::EXACT;
     const char *mutant =
         nullptr; // weakenings of device code that are on (COT_UNLESS, COT_EITHER), with a blank between
+    std::vector<std::array<int, 3>> *tiles = nullptr; // gets what copies of tiles name, in turn: k, row, slot
     uint64_t most_steps = 1 << 28; // of the scheduler, after which a launch is given up as endless
 };
 

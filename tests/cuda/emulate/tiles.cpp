@@ -189,6 +189,7 @@ void copy_tile(void *to, const void *map, int k, int row, int slot, void *word)
     }
     for (const TileCopy::Piece &piece : copy.pieces) machine->result.counters.tile_bytes += piece.bytes;
     machine->result.counters.tiles++;
+    if (machine->options.tiles) machine->options.tiles->push_back({k, row, slot});
     begin_tile(copy);
     w.issued += copy.bytes;
     block->tiles.push_back(std::move(copy));

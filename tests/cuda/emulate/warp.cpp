@@ -228,13 +228,21 @@ void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], const fl
                     bf16_to_float(static_cast<uint32_t>(t->in[4 + i / 2]) >> 16 * (i & 1) & 0xffff);
             }
         }
+        bool zeros[16], finite[8]; // rows that are, whose products with columns that are change no sum
+        for (int row = 0; row < 16; row++)
+            zeros[row] = std::all_of(whole_a[row], whole_a[row] + 16, [](float v) { return v == 0; });
+        for (int column = 0; column < 8; column++)
+            finite[column] =
+                std::all_of(whole_b[column], whole_b[column] + 16, [](float v) { return std::isfinite(v); });
         for (int lane = 0; lane < 32; lane++) {
             Thread *t = me->warp->lanes[lane];
             float sums[4];
             memcpy(sums, &t->in[6], 16);
-            for (int i = 0; i < 4; i++)
-                sums[i] = dot(sums[i], whole_a[(lane >> 2) + (i < 2 ? 0 : 8)],
-                              whole_b[(lane & 3) * 2 + (i & 1)], machine->options.rounding);
+            for (int i = 0; i < 4; i++) {
+                const int row = (lane >> 2) + (i < 2 ? 0 : 8), column = (lane & 3) * 2 + (i & 1);
+                if (!zeros[row] || !finite[column])
+                    sums[i] = dot(sums[i], whole_a[row], whole_b[column], machine->options.rounding);
+            }
             memcpy(&t->out[0], sums, 16);
         }
         machine->result.counters.mma++;
