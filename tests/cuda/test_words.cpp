@@ -36,6 +36,8 @@ enum {
     ACQUIRED_BY_ANOTHER,
     LEFT_ALONE,
     TOUCHED,
+    WRITTEN_BEFORE,
+    FENCED,
     OUTSIDE
 };
 
@@ -46,6 +48,8 @@ static void tiles(tile_call c)
     unsigned char *const memory = static_cast<unsigned char *>(cot::shared_memory());
     const cot::shared_place first = cot::place_of(memory), word = first + 3 * TILE_BYTES;
     if (t == 0 && what != NO_WORD) cot::word_init(word, 1);
+    if (what == WRITTEN_BEFORE || what == FENCED) memory[t] = 1;
+    if (what == FENCED) cot::fence_async();
     if (t == (what == ACQUIRED_BY_ANOTHER) && what != NOT_ACQUIRED) cot::acquire_map(c.map);
     __syncthreads();
     for (int i = 0; i < 2; i++) {
@@ -138,10 +142,12 @@ static void words_are_used_as_the_manual_has_it(void **)
                  {ACQUIRED_BY_ANOTHER, Fault::COPY, "which it has not acquired"},
                  {LEFT_ALONE, Fault::COPY, "copies of tiles are on their way"},
                  {NO_WAIT, Fault::RACE, ""},
-                 {TOUCHED, Fault::RACE, ""}};
+                 {TOUCHED, Fault::RACE, ""},
+                 {WRITTEN_BEFORE, Fault::RACE, "which a thread wrote without a fence"}};
     for (const auto &one : wrong)
         for (uint64_t seed = 1; seed <= 10; seed++)
             expect(copy(0, 0, 0, one.what, seed).result, one.fault, one.said);
+    expect_none(copy(0, 0, 0, FENCED, 1).result);
 }
 
 enum {

@@ -511,7 +511,13 @@ void begin_tile(TileCopy &copy)
             copy.source.push_back(version_of(cell));
         });
     }
-    access_by_16(by, reinterpret_cast<uintptr_t>(copy.to), copy.bytes, Kind::WRITE, copy.site);
+    const uintptr_t to = reinterpret_cast<uintptr_t>(copy.to);
+    each_cell(place(copy.to), copy.bytes, [&](Cell &cell, size_t) {
+        if (!is_fenced_for(by, cell.writer, cell.write_clock))
+            wrong(Fault::RACE, {by, to, copy.bytes, copy.site, "copies a tile to"},
+                  ", which a thread wrote without a fence");
+    });
+    access_by_16(by, to, copy.bytes, Kind::WRITE, copy.site);
     each_cell(place(copy.to), copy.bytes, [](Cell &cell, size_t) { cell.state |= FLYING; });
     memset(copy.to, 0xff, copy.bytes);
 }
