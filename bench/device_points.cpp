@@ -136,6 +136,57 @@ int probe(Points &p, cot_cuda_kind kind, const Probes &probes, cot_dtype type, i
     return 0;
 }
 
+/* ---- against the emulator ---- */
+
+/* A layer whose bits are those of products and sums alone: a token calls one expert, by 1, and a shared one, relu is between the products, and no function of
+ * the device's library is in it. And the sum of its bits as tests/cuda finds it where its emulator adds as compute capability 9.0 was found to (test_points). */
+struct Known {
+    const char *name;
+    int64_t hidden, intermediate, tokens, calls[4];
+    uint64_t sum;
+};
+const Known known[] = {{"up to 32 rows", 520, 72, 61, {31, 16, 13, 1}, 0x75b7e6861e437d46},
+                       {"up to 128 rows", 136, 264, 212, {129, 65, 17, 1}, 0x80c7e41ced464e65}};
+
+int bits(Points &p, cot_cuda_kind kind)
+{
+    int major = 0;
+    const int failed =
+        p.device->driver->device_attribute(&major, COT_CUDA_CAPABILITY_MAJOR, p.device->ordinal);
+    const cot_status status = cot_cuda_check(p.device->driver, failed, "say what it is", &p.error);
+    if (status != COT_OK) return p.fail(status);
+    if (major != 9) {
+        fprintf(p.out, "{\"absent\": \"the emulator adds as compute capability 9.x does\"}\n");
+        return 0;
+    }
+    cot_moe_options options = options_of(COT_BF16);
+    options.combine_type = COT_F32;
+    for (const Known &one : known)
+        for (cot_cuda_form form : {cot_cuda_form::few, cot_cuda_form::many}) {
+            if (form == cot_cuda_form::many && kind == cot_cuda_kind::fused) continue; // it has none
+            uint64_t sum = 0;
+            cot_cuda_probe probe = {};
+            probe.expert = shape_of(COT_BF16, one.hidden, one.intermediate);
+            probe.expert.activation = COT_FFN_RELU;
+            probe.shared = probe.expert;
+            probe.gate.hidden = one.hidden, probe.gate.experts = 4, probe.gate.top_k = 1;
+            probe.gate.groups = probe.gate.group_limit = 1;
+            probe.gate.normalise = true, probe.gate.scaling = 1;
+            probe.tokens = one.tokens, probe.calls = one.calls;
+            probe.seed = 1;
+            probe.form = form, probe.bits = &sum;
+            const cot_status ended = cot_cuda_probe_run(p.device, kind, &probe, &options, 1, &p.error);
+            if (ended != COT_OK) return p.fail(ended);
+            if (sum != one.sum)
+                return p.fail(cot_fail(&p.error, COT_IO, "%s have other bits than on the emulator: %016llx",
+                                       one.name, static_cast<unsigned long long>(sum)));
+            fprintf(p.out, "{\"case\": \"%s\", \"tiles\": %d, \"right\": true}\n", one.name,
+                    form == cot_cuda_form::many ? 128 : 64);
+            fflush(p.out);
+        }
+    return 0;
+}
+
 /* ---- a layer of any size ---- */
 
 constexpr size_t CACHES = 4; // what calls in turn should read at least, in second caches
@@ -648,6 +699,7 @@ int cot_cuda_points(const cot_cuda_device *device, const cot_cuda_image *image, 
     if (!bulk && strcmp(word[1], "cuda") != 0) return 2;
     const cot_cuda_kind kind = bulk ? cot_cuda_kind::bulk : cot_cuda_kind::fused;
     if (words == 2 && !strcmp(word[0], "faults")) return faults(p, kind);
+    if (words == 2 && !strcmp(word[0], "bits")) return bits(p, kind);
     if (words < 4) return 2;
     const bool bf16 = !strcmp(word[2], "bf16");
     const cot_dtype type = bf16 ? COT_BF16 : COT_F32;

@@ -10,6 +10,7 @@
  *   about                                          what the device is
  *   probe OP TYPE RANKS                            small layers against the CPU
  *   self-test OP TYPE RANKS                        those that an operator is opened with
+ *   bits OP                                        layers in bf16 that have the emulator's bits, on compute capability 9.x
  *   faults OP                                      tokens that cannot be routed, and a rank that is silent
  *   time OP TYPE H I E K RANKS TOKENS[,...]        a layer, tokens over all ranks
  *   phases cuda-bulk TYPE H I E K RANKS TOKENS[,...]        the same, each of its kernels

@@ -297,6 +297,17 @@ static cot_status compare(const probing *p, cot_dtype combine_type, cot_error *e
     return COT_OK;
 }
 
+static uint64_t sum_of_bits(const float *y, int64_t count)
+{
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, y + i, sizeof bits);
+        sum = cot_mix64(sum ^ bits);
+    }
+    return sum;
+}
+
 cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind, const cot_cuda_probe *probe,
                               const cot_moe_options *options, int ranks, cot_error *error)
 {
@@ -327,6 +338,7 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
         status = run_group(&p, group, error);
         if (status == COT_OK) status = compute(&p, sized.combine_type, error);
         if (status == COT_OK) status = compare(&p, options->combine_type, error);
+        if (status == COT_OK && probe->bits) *probe->bits = sum_of_bits(p.y, p.tokens * p.hidden);
     }
     cot_cuda_group_close(group);
     if (pinned) cot_cuda_unpin(device, p.arena.memory, p.arena.bytes);

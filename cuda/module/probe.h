@@ -15,6 +15,7 @@ struct cot_cuda_probe {
      * without bias and correction, of no more experts than H. */
     const int64_t *calls;
     cot_cuda_form form; // of its tiles
+    uint64_t *bits;     // NULL, or gets a sum of the bits that the device found
 };
 
 /* Runs it on a group of the device, opened for `ranks` with `options`, of which sizes are the probe's; nothing where its tiles are of 128

@@ -17,6 +17,7 @@ POINTS = """#!/bin/sh
 case "$1 " in
 "about "*) echo '{"name": "None", "capability": "9.0"}' ;;
 "probe "*) echo '{"case": "small", "tokens": 1, "right": true}'; %s ;;
+"bits "*) echo '{"case": "up to 32 rows", "tiles": 64, "right": true}' ;;
 "routing "*) echo "{\\"experts\\": $2, \\"top_k\\": $3, \\"choices\\": []}" ;;
 "faults "*) echo '{"fault": "a silent rank", "named": true}' ;;
 "phases "*) echo '{"tokens": 32, "passes": 1, "phases": {"gate": 7000, "up": 177700}}' ;;
@@ -165,6 +166,14 @@ class Device(unittest.TestCase):
         self.assertIn("| latency | cuda | 8 | 2048 | 2048 | 64 | 8 | 1.0 | 2000 | 0.50 | 3.0 | - | 4.5 |", done.stdout)
         with open(f"{self.folder.name}/out/summary.md") as summary:
             self.assertEqual(summary.read(), done.stdout)
+
+    def test_bits(self):
+        done, points = self.bench("true", "true", "--only", "bits")
+        self.assertEqual((done.returncode, [p["op"] for p in points[1:]]), (0, ["cuda", "cuda-bulk"]))
+        self.assertIn("bits: 2 layers as the emulator has them\n", done.stdout)
+        done, points = self.bench("true", "true", "--only", "bits", points=POINTS.replace('"case": "up to 32 rows", "tiles": 64, "right": true', '"absent": "others"'))
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("bits: not there: others\n", done.stdout)
 
     def test_phases_and_a_time_line(self):
         done, points = self.bench("true", "true", "--only", "phases,timeline")
@@ -371,7 +380,7 @@ class Device(unittest.TestCase):
         for printed, part, lacks in (('{"tokens": 8, "ns": 0, "bytes_least": 1, "flops": 1}', "time", "ns"),
                                      ('{"tokens": 8, "ns": "x", "flops": 1}', "time", "ns or bytes_least"),
                                      ('{"tokens": 8, "ns": NaN, "bytes_least": 1, "flops": 1, "bytes_in_turn": 1, "cache_bytes": 1}', "time", "ns"),
-                                     ('{"right": false}', "probe", "right"), ('{"right": 1}', "probe", "right"), ('{}', "faults", "fault"),
+                                     ('{"right": false}', "probe", "right"), ('{"right": 1}', "probe", "right"), ('{"right": false}', "bits", "right"), ('{}', "faults", "fault"),
                                      ('{"tokens": 8, "phases": [1]}', "phases", "phases"), ('{"tokens": 8, "tasks": 7}', "timeline", "tasks"),
                                      ('{"tokens": 8, "tasks": [[1, 2, "up", 3]]}', "timeline", "tasks")):
             name = {"time": "latency", "probe": "correct"}.get(part, part)

@@ -115,6 +115,31 @@ static void a_timeline_needs_its_kernels(void **)
     assert_int_equal(points(&said, &ready.found, words), 1);
 }
 
+/* The emulator that adds as compute capability 9.0 does has the sums that bench/device compares a device with, and one that adds otherwise has not. */
+static void bits_are_the_emulators(void **)
+{
+    for (const bool wgmma : {false, true}) {
+        Ready ready(test_seed(), 6, wgmma);
+        ready.device.options.rounding = emulate::Rounding::SM_90;
+        std::string said;
+        for (const char *op : {"cuda", "cuda-bulk"}) {
+            if (wgmma && !strcmp(op, "cuda")) continue; // it is the same there
+            assert_int_equal(points(&said, &ready.found, {"bits", op}), 0);
+            const auto lines = std::count(said.begin(), said.end(), '\n');
+            assert_int_equal(lines, strcmp(op, "cuda") ? 4 : 2);
+            says(said, "{\"case\": \"up to 128 rows\", \"tiles\": 64, \"right\": true}");
+        }
+        says(said, "{\"case\": \"up to 128 rows\", \"tiles\": 128, \"right\": true}");
+        ready.device.options.rounding = emulate::Rounding::TRUNCATED;
+        assert_int_equal(points(&said, &ready.found, {"bits", "cuda-bulk"}), 1);
+        assert_string_equal(said.c_str(), "");
+        ready.device.major = 8;
+        assert_int_equal(points(&said, &ready.found, {"bits", "cuda-bulk"}), 0);
+        assert_string_equal(said.c_str(),
+                            "{\"absent\": \"the emulator adds as compute capability 9.x does\"}\n");
+    }
+}
+
 static void faults_are_survived(void **)
 {
     Ready ready(test_seed());
@@ -138,6 +163,7 @@ static void what_is_wrong_is_said(void **)
         {},
         {"all"},
         {"faults", "bulk"},
+        {"bits", "cuda", "bf16"},
         {"probe", "cuda", "int8", "1"},
         {"probe", "cuda", "bf16", "65"},
         {"time", "cuda", "bf16", "64", "32", "8", "2", "1", "4,x"},
@@ -155,9 +181,13 @@ static void what_is_wrong_is_said(void **)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_timed),    cmocka_unit_test(phases_are_timed),
-        cmocka_unit_test(routing_is_told),     cmocka_unit_test(a_timeline_needs_its_kernels),
-        cmocka_unit_test(faults_are_survived), cmocka_unit_test(what_is_wrong_is_said),
+        cmocka_unit_test(layers_are_timed),
+        cmocka_unit_test(phases_are_timed),
+        cmocka_unit_test(routing_is_told),
+        cmocka_unit_test(bits_are_the_emulators),
+        cmocka_unit_test(a_timeline_needs_its_kernels),
+        cmocka_unit_test(faults_are_survived),
+        cmocka_unit_test(what_is_wrong_is_said),
     };
     if (argc == 1) return cmocka_run_group_tests(tests, nullptr, nullptr);
     Ready ready(test_seed());
