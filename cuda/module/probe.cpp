@@ -351,9 +351,12 @@ static const struct {
     int64_t hidden, intermediate; // 0: more values than a tile has under way
     bool shared;
     int64_t tokens, experts, top_k, calls[6];
-} self_tests[COT_CUDA_SELF_TESTS] = {{0, 24, false, 129, 6, 2, {129, 65, 33, 17, 1, 13}},
-                                     {24, 0, true, 129, 4, 1, {65, 33, 17, 14}},
-                                     {136, 24, true, 8, 4, 2, {8, 4, 3, 1}}};
+} self_tests[COT_CUDA_SELF_TESTS + COT_CUDA_MANY_SELF_TESTS] = {
+    {0, 24, false, 129, 6, 2, {129, 65, 33, 17, 1, 13}},
+    {24, 0, true, 129, 4, 1, {65, 33, 17, 14}},
+    {136, 24, true, 8, 4, 2, {8, 4, 3, 1}},
+    {0, 24, false, 130, 2, 1, {129, 1}},
+    {24, 0, true, 129, 2, 1, {65, 64}}};
 
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
 {
@@ -361,7 +364,7 @@ cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
      * tails in every dimension, too. */
     const int64_t wide = 2 * (type == COT_BF16 ? cot::FUSED_BF16_RING : cot::FUSED_F32_RING) + 8;
     const bool many = number >= COT_CUDA_SELF_TESTS;
-    const auto &of = self_tests[many ? number - COT_CUDA_SELF_TESTS : number];
+    const auto &of = self_tests[number];
     cot_cuda_probe probe = {};
     probe.form = many ? cot_cuda_form::many : cot_cuda_form::few;
     cot_ffn_shape *const s = &probe.expert;

@@ -27,7 +27,8 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
 /* The layers that an operator is opened with, in which every form of main loop runs: 129, 65, 33, 17, 13 and 1 rows an expert, the first product
  * over more k than a tile has under way at once; and 65, 33, 17 and 14 rows, the second product over more, with a shared expert of 129
  * rows, on two ranks of 65 and 64: full tiles and one of 1 row either way. And 8 tokens, few
- * enough that one rank adds them up with their last experts. And the first two by tiles of 128 rows. */
+ * enough that one rank adds them up with their last experts. And by tiles of 128 rows, which have one form of main loop, 129 and 1 rows an expert, the first product
+ * over more k; and 65 and 64, the second over more, with a shared expert of 129 rows. */
 constexpr int COT_CUDA_SELF_TESTS = 3, COT_CUDA_MANY_SELF_TESTS = 2;
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number);
 
