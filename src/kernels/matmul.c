@@ -10,10 +10,11 @@
 static const double task_ns = 60e3, tasks_at_least = 32, tasks_at_most = 512;
 static const double flops_per_ns = 60, bytes_per_ns = 10;
 enum {
-    ROW_UNIT = 12,  // rows are cut at multiples of this: whole register tiles of every table
-    MANY_ROWS = 96, // a table reads its panels once for so many rows: only beyond are rows cut
-    FEW_ROWS = 8,   // up to here laying out the rows of A, which every task does for itself, costs nothing
-    WIDE = 4        // beyond, it is a tenth of a task of one panel, and little of one as wide as this
+    ROW_UNIT = 12,    // rows are cut at multiples of this: whole register tiles of every table
+    MANY_ROWS = 96,   // a table reads its panels once for so many rows: only beyond are rows cut
+    FEW_ROWS = 8,     // up to here laying out the rows of A, which every task does for itself, costs nothing
+    WIDE = 4,         // beyond, it is a tenth of a task of one panel, and little of one as wide as this
+    WIDE_ROUNDED = 16 // the same of rows that are rounded, which takes several times as long
 };
 
 struct grid {
@@ -34,19 +35,28 @@ static double panel_ns(const cot_gemm *g, int64_t rows)
     return 1 + fmax(multiply, read);
 }
 
+/* Panels of a task that hide laying out its rows, as far as that leaves tasks enough. */
+static double wide_panels(const cot_gemm *g, const struct work *work)
+{
+    if (!g->rounded) return WIDE;
+    const int64_t rows = cot_smaller(g->m, MANY_ROWS);
+    return fmax(WIDE, fmin(WIDE_ROUNDED, work->total_ns / tasks_at_least / panel_ns(g, rows)));
+}
+
 static struct grid grid_of(const cot_gemm *g, const struct work *work)
 {
     int64_t panels = cot_panels(g->n);
     if (g->m <= 0 || panels <= 0) return (struct grid){0};
     struct grid grid = {.rows = g->m};
+    const double wide = wide_panels(g, work);
     double width = work->piece_ns / panel_ns(g, g->m);
-    if (width < WIDE && g->m > MANY_ROWS) {
-        double rows = fmax((double)g->m * width / WIDE, MANY_ROWS);
+    if (width < wide && g->m > MANY_ROWS) {
+        double rows = fmax((double)g->m * width / wide, MANY_ROWS);
         grid.row_tasks = g->m / (int64_t)rows > 1 ? g->m / (int64_t)rows : 1;
         grid.rows = cot_divide_up(cot_divide_up(g->m, grid.row_tasks), ROW_UNIT) * ROW_UNIT;
-        width = WIDE;
-    } else if (width < WIDE && g->m > FEW_ROWS) {
-        width = fmax(width, fmin(WIDE, work->total_ns / tasks_at_least / panel_ns(g, g->m)));
+        width = wide;
+    } else if (width < wide && g->m > FEW_ROWS) {
+        width = fmax(width, fmin(wide, work->total_ns / tasks_at_least / panel_ns(g, g->m)));
     }
     grid.panels = width < 1 ? 1 : width > (double)panels ? panels : (int64_t)width;
     grid.panel_tasks = cot_divide_up(panels, grid.panels);

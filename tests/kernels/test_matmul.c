@@ -56,8 +56,51 @@ static void several(check_draws *draws, const cot_kernels *kernels, cot_pool *po
     }
 }
 
+/* Pieces of a product that nobody computes. */
+static struct {
+    int64_t count, area, narrowest;
+} pieces;
+
+static void count_piece(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
+{
+    (void)g;
+    pieces.count++;
+    pieces.area += (m1 - m0) * (p1 - p0);
+    if (p1 - p0 < pieces.narrowest) pieces.narrowest = p1 - p0;
+}
+
+/* Each piece lays out its rows, which takes long where they are rounded: there pieces of a large product are four times as wide. Of
+ * a small one there are as many as keep threads busy. */
+static void rounded_rows_are_laid_out_seldom(void)
+{
+    static const cot_kernels counting = {.gemm = count_piece};
+    static const int64_t rows[] = {16, 64, 96, 128, 300};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int rounded = 0; rounded < 2; rounded++)
+            for (int large = 0; large < 2; large++) {
+                const cot_gemm g = {.type = COT_BF16,
+                                    .format = rounded ? COT_FORMAT_INT8 : COT_FORMAT_BF16,
+                                    .rounded = rounded,
+                                    .m = rows[i],
+                                    .n = large ? 51200 : 2048,
+                                    .k = 2048};
+                pieces.count = pieces.area = 0;
+                pieces.narrowest = INT64_MAX;
+                cot_matmul(&counting, NULL, &g, 1);
+                CHECK(pieces.area == g.m * cot_panels(g.n), "%lld of %lld", (long long)pieces.area,
+                      (long long)(g.m * cot_panels(g.n)));
+                if (large)
+                    CHECK(pieces.narrowest >= (rounded ? 16 : 4), "%lld rows, rounded %d: %lld panels",
+                          (long long)rows[i], rounded, (long long)pieces.narrowest);
+                else
+                    CHECK(pieces.count >= 16, "%lld rows, rounded %d: %lld pieces", (long long)rows[i],
+                          rounded, (long long)pieces.count);
+            }
+}
+
 int main(int argc, char **argv)
 {
+    rounded_rows_are_laid_out_seldom();
     check_draws drawn = check_start(argc, argv), *draws = &drawn;
     static const int64_t one[][3] = {{1, 1, 1}}, none[][3] = {{0, 70, 5}}, decode[][3] = {{1, 2048, 512}};
     static const int64_t tall[][3] = {{1000, 33, 200}}, large[][3] = {{300, 500, 256}};
