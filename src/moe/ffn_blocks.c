@@ -11,7 +11,8 @@
 #include "base/integers.h"
 #include "moe/ffn.h"
 
-static const double task_ns = 60e3, flops_per_ns = 240, bytes_per_ns = 20;
+static const double task_ns = 60e3, flops_per_ns = 240, bytes_per_ns = 20,
+                    rounded_ns = 240e3; // a task's where it rounds many rows, which each does for itself
 enum {
     ROW_UNIT = 12, // rows are cut at multiples of this: whole register tiles of every table
     FEW_ROWS = 8,  // up to here laying out the rows of A, which every tile does for itself, costs nothing
@@ -26,7 +27,8 @@ static int64_t columns_of(const cot_ffn_shape *shape, cot_format format, int64_t
         slow = shape->rounded || cot_format_zeros(format) ? 2 : 1; // rows of A take longer to lay out
     double multiply = 2.0 * (double)(rows * k * matrices) / ((double)whole * flops_per_ns),
            read = (double)(k * matrices) * cot_format_row_of(format)->bits / 8 / bytes_per_ns;
-    double worth = task_ns / (multiply > read ? multiply : read);
+    double worth =
+        (shape->rounded && rows > FEW_ROWS ? rounded_ns : task_ns) / (multiply > read ? multiply : read);
     int64_t panels = cot_panels(n), wanted = worth < (double)n ? (int64_t)worth / COT_PANEL : panels;
     if (rows > FEW_ROWS) wanted = cot_larger(wanted, slow * WIDE / COT_PANEL / matrices);
     wanted =

@@ -204,6 +204,25 @@ static void blocks_fit(void **state)
     }
 }
 
+/* 16 rows are rounded twice and once for all columns, where tasks are many; a single row's tiles are no longer than others'. */
+static void rounded_rows_have_wide_tiles(void **state)
+{
+    (void)state;
+    const cot_ffn_shape shape = {.type = COT_BF16,
+                                 .rounded = true,
+                                 .gate = COT_FORMAT_INT8,
+                                 .up = COT_FORMAT_INT8,
+                                 .down = COT_FORMAT_INT8,
+                                 .hidden = 2048,
+                                 .intermediate = 1024};
+    const cot_ffn_blocks many = cot_ffn_blocks_of(&shape, 16, 1), one = cot_ffn_blocks_of(&shape, 1, 1),
+                         last = cot_ffn_blocks_of(&shape, 16, 16);
+    assert_int_equal(many.up_columns, 512);
+    assert_int_equal(many.down_columns, 2048);
+    assert_true(one.up_columns <= 256);
+    assert_true(last.down_columns <= 128);
+}
+
 static void nothing_to_do(void **state)
 {
     (void)state;
@@ -215,7 +234,8 @@ static void nothing_to_do(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_shape), cmocka_unit_test(tiles_of_any_size),
-                                       cmocka_unit_test(blocks_fit), cmocka_unit_test(nothing_to_do)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape), cmocka_unit_test(tiles_of_any_size), cmocka_unit_test(blocks_fit),
+        cmocka_unit_test(rounded_rows_have_wide_tiles), cmocka_unit_test(nothing_to_do)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
