@@ -598,9 +598,27 @@ static void processes_started_from_outside_make_one_call(void **state)
     }
 }
 
+/* Looked at again and again it costs no file that stays open; who was waited for has no state. */
+static void a_process_tells_its_state(void **state)
+{
+    (void)state;
+    const pid_t child = fork();
+    if (!child) _exit(0);
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    const int before = dup(STDERR_FILENO);
+    close(before);
+    assert_int_equal(cot_launch_process_state(child), 0);
+    assert_int_equal(cot_launch_process_state(getpid()), 'R');
+    const int after = dup(STDERR_FILENO);
+    close(after);
+    assert_int_equal(after, before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_process_tells_its_state),
         cmocka_unit_test(the_names_find_their_backends),
         cmocka_unit_test(what_comes_from_outside_is_not_made_here),
         cmocka_unit_test(bad_numbers_are_refused),
