@@ -68,8 +68,9 @@ static void hold_against_roofs(cot_bench_load *load, const cot_moe_weights *weig
     load->floor_ns = 1e9 * fmax(multiply_s, read_s);
 }
 
-/* Unseen by the thread sanitizer, which takes a second for so many reads. */
-__attribute__((no_sanitize("thread"))) static void fill_cache(const struct cot_bench_moe *bench)
+/* Unseen by the sanitizers, which take a second for so many reads. */
+__attribute__((no_sanitize("thread", "address", "undefined"))) static void
+fill_cache(const struct cot_bench_moe *bench)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < bench->flush_bytes; i += 64) sum += bench->flush[i];
