@@ -18,6 +18,7 @@
 #include "moe/fused/state.h"
 #include "processor_time.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +36,7 @@ static void die(const char *message)
 /* What a thread's tasks took in a call of the operator. */
 struct marks {
     int64_t whole_ns, task_ns[OPS], product_ns[OPS]; // a product's time is in its task's
-    int64_t again_ns, bytes,
-        piece_bytes; // of weights: all that products read, and the most that one of them does
+    int64_t again_ns, bytes;                         // of weights that products read
     double packing_ns, operations;
 };
 
@@ -76,7 +76,6 @@ static void timed_gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, in
     now.product_ns[op_now] += product_ns(g, m0, m1, p0, p1);
     const int64_t bytes = (p1 - p0) * cot_panel_bytes(g->format, g->k);
     now.bytes += bytes;
-    now.piece_bytes = cot_larger(now.piece_bytes, bytes);
     now.operations += 2.0 * (double)((m1 - m0) * g->k * (p1 - p0) * COT_PANEL);
     if (repeat) make_again(g, m0, m1, p0, p1);
 }
@@ -162,7 +161,8 @@ static int run(cot_bench_moe *bench, int64_t tokens, int count, bool with_repeat
     return done;
 }
 
-/* What repeats take of each byte of weights that the thread reads: medians of the runs. */
+/* What repeats take of each byte of weights that the thread reads: medians of the runs; NAN where it read none. Packing is a difference,
+ * which may come out below 0 where it is little beside what times vary by: it is told as 0 then. */
 struct repeats {
     double again_ns, packing_ns;
 };
@@ -170,11 +170,14 @@ struct repeats {
 static struct repeats repeats_of(const struct marks *of, int count)
 {
     double again[MOST_RUNS], packing[MOST_RUNS];
+    int n = 0;
     for (int i = 0; i < count; i++) {
-        again[i] = (double)of[i].again_ns / (double)of[i].bytes;
-        packing[i] = of[i].packing_ns / (double)of[i].bytes;
+        if (!of[i].bytes) continue; // other threads made all products
+        again[n] = (double)of[i].again_ns / (double)of[i].bytes;
+        packing[n++] = of[i].packing_ns / (double)of[i].bytes;
     }
-    return (struct repeats){bench_median(again, count), bench_median(packing, count)};
+    if (!n) return (struct repeats){NAN, NAN};
+    return (struct repeats){bench_median(again, n), fmax(bench_median(packing, n), 0)};
 }
 
 static void print_heading(void)
@@ -223,7 +226,7 @@ static cot_roof roof_of(const struct options *o, int threads)
         if (cot_roof_measure(&roof, threads, o->isa, 0, NULL, NULL, &error) != COT_OK) die(error.message);
         return roof;
     }
-    if (numbers(given, 2, o->roofs) != 2) die("roofs are two numbers, of GFLOP/s and GB/s");
+    if (numbers(given, 2, o->roofs) != 2) die("roofs are two numbers, of GFLOP/s (GOP/s with int8) and GB/s");
     const double flops = (double)given[0] * 1e9;
     return (cot_roof){flops, flops, flops, (double)given[1] * 1e9, 0};
 }
@@ -272,14 +275,18 @@ int main(int argc, char **argv)
     const double multiply_roof = !strcmp(o.precision, "int8")   ? roof.int8_ops
                                  : !strcmp(o.precision, "fp32") ? roof.f32_flops
                                                                 : roof.bf16_flops;
-    printf("%s, %s, %s, one of %lld threads; roofs of all %.1f GFLOP/s, %.1f GB/s\n", cot_cpu_name(), o.shape,
-           o.precision, (long long)threads, multiply_roof * 1e-9, roof.read_bytes_per_second * 1e-9);
+    printf("%s, %s, %s, one of %lld threads; roofs of all %.1f %s/s, %.1f GB/s\n", cot_cpu_name(), o.shape,
+           o.precision, (long long)threads, multiply_roof * 1e-9,
+           strcmp(o.precision, "int8") ? "GFLOP" : "GOP", roof.read_bytes_per_second * 1e-9);
     print_heading();
     for (int i = 0; i < cases; i++) {
         const int done = run(bench, tokens[i], (int)count, false, &roof);
         struct marks *plain = runs[false] + 1;
         qsort(plain, (size_t)done, sizeof *plain, by_whole);
-        if (!plain[done / 2].bytes) die("the thread made no product");
+        if (!plain[done / 2].bytes) {
+            printf("%6lld other threads made all products of the median run\n", (long long)tokens[i]);
+            continue;
+        }
         const int again = run(bench, tokens[i], (int)count, true, &roof);
         const struct repeats repeats = repeats_of(runs[true] + 1, again);
         print_case(tokens[i], &plain[done / 2], &repeats, &roof, multiply_roof, (int)threads);

@@ -7,7 +7,7 @@
 /* A task should be worth many times what it costs to hand out (a microsecond), and there should be enough of
  * them that the last ones to finish leave no thread idle for long. Costs are those of a middling core; only
  * their order of magnitude matters. */
-static const double task_ns = 60e3, tasks_at_least = 32, tasks_at_most = 512;
+static const double task_ns = 60e3, tasks_at_least = 32, tasks_at_most = 512, tasks_of_a_thread = 8;
 static const double flops_per_ns = 60, bytes_per_ns = 10;
 enum {
     ROW_UNIT = 12,    // rows are cut at multiples of this: whole register tiles of every table
@@ -26,6 +26,7 @@ struct work {
     const cot_kernels *kernels;
     const cot_gemm *gemms;
     double total_ns, piece_ns;
+    double rounded_tasks; // of products of rounded rows: so many at least
 };
 
 static double panel_ns(const cot_gemm *g, int64_t rows)
@@ -40,7 +41,7 @@ static double wide_panels(const cot_gemm *g, const struct work *work)
 {
     if (!g->rounded) return WIDE;
     const int64_t rows = cot_smaller(g->m, MANY_ROWS);
-    return fmax(WIDE, fmin(WIDE_ROUNDED, work->total_ns / tasks_at_least / panel_ns(g, rows)));
+    return fmax(WIDE, fmin(WIDE_ROUNDED, work->total_ns / work->rounded_tasks / panel_ns(g, rows)));
 }
 
 static struct grid grid_of(const cot_gemm *g, const struct work *work)
@@ -87,7 +88,8 @@ void cot_matmul(const cot_kernels *kernels, cot_pool *pool, const cot_gemm *gemm
     double total_ns = 0;
     for (int64_t i = 0; i < count; i++)
         total_ns += (double)cot_panels(gemms[i].n) * panel_ns(&gemms[i], gemms[i].m);
-    struct work work = {kernels, gemms, total_ns, fmax(task_ns, total_ns / tasks_at_most)};
+    struct work work = {kernels, gemms, total_ns, fmax(task_ns, total_ns / tasks_at_most),
+                        fmax(tasks_at_least, tasks_of_a_thread * cot_pool_threads(pool))};
     int64_t tasks = 0;
     for (int64_t i = 0; i < count; i++) {
         struct grid grid = grid_of(&gemms[i], &work);

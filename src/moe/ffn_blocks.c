@@ -3,7 +3,8 @@
  *
  *   rows          columns                                                            bound by
  *   1 .. 8        what task_ns reads of the weights                                  memory
- *   9 .. 96       the same until multiplying takes longer; at least WIDE             both
+ *   9 .. 96       the same until multiplying takes longer, four times as much where
+ *                 rows are rounded, which each tile does for itself; at least WIDE   both
  *   97 ..         rows cut evenly into tiles of at most 96, WIDE columns or more     multiply-add units
  *
  * 96 rows laid out (BLOCK_ROWS of kernels/template/gemm.h) take a fraction of a second cache of 512 KiB or more.

@@ -4,6 +4,7 @@
 #include "kernels/matmul.h"
 #include "kernels/pack.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,30 @@ static void count_piece(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, i
     if (p1 - p0 < pieces.narrowest) pieces.narrowest = p1 - p0;
 }
 
+/* Under a lock, where several threads do. */
+static void count_piece_of_many(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    count_piece(g, m0, m1, p0, p1);
+    pthread_mutex_unlock(&lock);
+}
+
+/* However wide pieces are, each of many threads has several. */
+static void many_threads_have_pieces_enough(void)
+{
+    static const cot_kernels counting = {.gemm = count_piece_of_many};
+    const cot_gemm g = {
+        .type = COT_BF16, .format = COT_FORMAT_INT8, .rounded = true, .m = 64, .n = 16384, .k = 2048};
+    cot_pool *pool;
+    CHECK(cot_pool_open(&pool, 15, NULL) == COT_OK, "no pool");
+    pieces.count = pieces.area = 0;
+    cot_matmul(&counting, pool, &g, 1);
+    CHECK(pieces.area == g.m * cot_panels(g.n), "%lld", (long long)pieces.area);
+    CHECK(pieces.count >= 128, "%lld pieces for 16 threads", (long long)pieces.count);
+    cot_pool_close(pool);
+}
+
 /* Each piece lays out its rows, which takes long where they are rounded: there pieces of a large product are four times as wide. Of
  * a small one there are as many as keep threads busy. */
 static void rounded_rows_are_laid_out_seldom(void)
@@ -101,6 +126,7 @@ static void rounded_rows_are_laid_out_seldom(void)
 int main(int argc, char **argv)
 {
     rounded_rows_are_laid_out_seldom();
+    many_threads_have_pieces_enough();
     check_draws drawn = check_start(argc, argv), *draws = &drawn;
     static const int64_t one[][3] = {{1, 1, 1}}, none[][3] = {{0, 70, 5}}, decode[][3] = {{1, 2048, 512}};
     static const int64_t tall[][3] = {{1000, 33, 200}}, large[][3] = {{300, 500, 256}};

@@ -251,6 +251,14 @@ class Chat(unittest.TestCase):
         self.assertNotIn("because", chat.stderr)
         self.assertIn("[calls f] {}", chat.stderr)
 
+    def test_reasoning_ends_before_what_follows_it(self):
+        """A call, or an error, without text."""
+        call = {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}}]}
+        for then, told in ((call, "[reasoning ... 7 bytes]\n\n[calls f] {}"),
+                           ({"error": {"message": "it broke"}}, "[reasoning ... 7 bytes]\ncoterie: it broke")):  # fmt: skip
+            with Peer(json.dumps({"choices": [{"delta": {"reasoning_content": "because"}}]}), json.dumps(then), "[DONE]") as peer:
+                self.assertIn(told, run("chat", f"http://127.0.0.1:{peer.port}", input="hi\n").stderr)
+
     def test_refusals(self):
         for where, word in [("http://127.0.0.1:9", "127.0.0.1"), ("https://127.0.0.1:9", "127.0.0.1"), ("/none", "/none"), ("http://", "URL")]:
             bad = run("chat", where, input="hi\n")

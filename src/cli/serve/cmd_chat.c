@@ -124,7 +124,8 @@ static void end_reasoning(struct conversation *c)
 static void fold_reasoning(struct conversation *c, const json_t *delta)
 {
     const size_t bytes = json_string_length(json_object_get(delta, "reasoning_content"));
-    const bool ends = json_string_length(json_object_get(delta, "content"));
+    const bool ends = json_string_length(json_object_get(delta, "content")) ||
+                      json_array_size(json_object_get(delta, "tool_calls"));
     if (bytes && !c->reasoned) begin_reasoning(c);
     c->reasoned += bytes;
     if (ends) end_reasoning(c);
@@ -159,6 +160,7 @@ static bool on_event(void *context, const char *data, size_t bytes)
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     bool good = true;
     if (said) {
+        end_reasoning(c);
         end_line(c);
         cli_complain("%s", said);
         c->failed = true;
