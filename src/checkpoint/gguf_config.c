@@ -312,15 +312,27 @@ static void put_rope(translation *t)
     put(t, "rope_scaling", rope);
 }
 
-/* Attention has biases, and norms of q and k, where the first layer has them. */
+/* Whether a layer has a tensor of one of the names that stand between spaces. */
+static bool has_in_a_layer(const cot_shards *shards, const char *names)
+{
+    for (size_t i = 0; i < shards->tensor_count; i++) {
+        int at = 0;
+        char name[64];
+        if (sscanf(shards->tensors[i].tensor->name, "blk.%*d.%n", &at) != 0 || !at) continue;
+        const int n = snprintf(name, sizeof name, " %s ", shards->tensors[i].tensor->name + at);
+        if (n < (int)sizeof name && strstr(names, name)) return true;
+    }
+    return false;
+}
+
+/* Attention has biases, and norms of q and k, where any layer has one: what other layers, or q, k or v, lack of them is missing then. */
 static void put_parts(translation *t, const cot_shards *shards)
 {
-    const bool biased =
-        cot_shards_find(shards, "blk.0.attn_q.bias") || cot_shards_find(shards, "blk.0.attn_qkv.bias");
+    const bool biased = has_in_a_layer(shards, " attn_q.bias attn_k.bias attn_v.bias attn_qkv.bias ");
     if (t->family->qkv_bias.name) put(t, t->family->qkv_bias.name, json_boolean(biased));
     if (t->family->qk_normed.name)
         put(t, t->family->qk_normed.name,
-            json_boolean(cot_shards_find(shards, "blk.0.attn_q_norm.weight") != NULL));
+            json_boolean(has_in_a_layer(shards, " attn_q_norm.weight attn_k_norm.weight ")));
 }
 
 /* Each frequency is divided by a number of its own. */

@@ -92,10 +92,12 @@ class Gguf(unittest.TestCase):
     def test_a_tensor_that_lacks(self):
         """`info` refuses what `run` does."""
         with tempfile.TemporaryDirectory() as folder:
-            whole, model = (GOLDEN / "arch/olmoe.gguf").read_bytes(), pathlib.Path(folder) / "model.gguf"
-            for tensor in (b"blk.0.ffn_gate_inp.weight", b"output_norm.weight"):
+            model = pathlib.Path(folder) / "model.gguf"
+            for name, tensor in (("olmoe", b"blk.0.ffn_gate_inp.weight"), ("olmoe", b"output_norm.weight"), ("gpt-oss", b"blk.0.attn_q.bias"),
+                                 ("gpt-oss", b"blk.1.attn_v.bias"), ("qwen3moe", b"blk.0.attn_q_norm.weight")):  # fmt: skip
+                whole = (GOLDEN / f"arch/{name}.gguf").read_bytes()
                 self.assertEqual(whole.count(tensor), 1)
-                model.write_bytes(whole.replace(tensor, tensor.replace(b"weight", b"height")))
+                model.write_bytes(whole.replace(tensor, tensor.replace(b"weight", b"height").replace(b"bias", b"bier")))
                 told = [run(*words) for words in (("run", model, "-p", "x"), ("info", model), ("info", model, "--json"))]
                 for found in told:
                     self.assertEqual((found.returncode, found.stdout, found.stderr), (1, b"", told[0].stderr))
