@@ -593,15 +593,17 @@ cot_status note_tasks(Points &p, const Layer &all, int64_t tokens, const Turning
     if (status != COT_OK) return status;
     uint64_t begin = ~uint64_t{0};
     for (const cot::fused_moment &m : moments) begin = m.ns < begin ? m.ns : begin;
-    std::vector<cot::fused_moment> in_hand(static_cast<size_t>(all.group->blocks));
+    const cot_cuda_group *const g = all.group;
+    const int blocks = g->call.tile_shift == cot::BULK_MANY_SHIFT ? g->many_blocks : g->blocks;
+    std::vector<cot::fused_moment> in_hand(static_cast<size_t>(cot::FUSED_MANY_TEAMS * blocks));
     fprintf(p.out, "{\"tokens\": %lld, \"ns_timed\": %.0f, \"tasks\": [", static_cast<long long>(tokens), ns);
     const char *between = "";
     for (const cot::fused_moment &m : moments) {
-        cot::fused_moment &mine = in_hand[static_cast<size_t>(m.block)];
+        cot::fused_moment &mine = in_hand[static_cast<size_t>(cot::FUSED_MANY_TEAMS * m.block + m.team)];
         if (!m.ended) mine = m;
         if (!m.ended || mine.task != m.task) continue;
         int r = 0;
-        while (cot_share_begin(all.group->blocks, r + 1, all.ranks) <= m.block) r++;
+        while (cot_share_begin(blocks, r + 1, all.ranks) <= m.block) r++;
         fprintf(p.out, "%s[%d, %d, \"%s\", %llu, %llu]", between, m.block, r, names[m.kind],
                 static_cast<unsigned long long>(mine.ns - begin),
                 static_cast<unsigned long long>(m.ns > mine.ns ? m.ns - begin : mine.ns - begin));

@@ -17,6 +17,7 @@
  * tokens and the device: of up to 64 rows, of up to 128 by mma.sync, or of up to 128 by wgmma (bulk_many.h). A row's bits are the same in all. */
 #ifndef COT_CUDA_BULK_H
 #define COT_CUDA_BULK_H
+#include "cuda/order.h"
 #include "cuda/process.h"
 #include "cuda/subscribe.h"
 
@@ -66,17 +67,11 @@ COT_DEVICE void bulk_each(const cot_cuda_fused &c, Count count, Work work)
     for (int i = share.block; i < most; i += share.blocks) work(w, i);
 }
 
-static_assert(BULK_GATE_BYTES == gate_tile::SHARED_BYTES && FUSED_CHUNK == gate_tile::TOKENS,
-              "what the host asks for, and a chunk is as a tile has it");
+static_assert(BULK_GATE_BYTES == gate_tile::SHARED_BYTES, "what the host asks for");
 
-/* As the fused operator's, but that 16 tokens are gated by a tile's experts at once. */
 COT_DEVICE fused_cut bulk_gate_cut(const bulk_warp &w)
 {
-    fused_cut cut = gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
-    if (cut.tokens != FUSED_CHUNK || w.call.routing == routing::given) return cut;
-    cut.columns = gate_tile::EXPERTS;
-    cut.parts = fused_pieces(w.call.gate.experts, cut.columns);
-    return cut;
+    return gate_cut(w.tokens, w.call.gate.experts, w.call.routing, true);
 }
 COT_DEVICE fused_cut bulk_combine_cut(const bulk_warp &w)
 {
@@ -110,7 +105,7 @@ COT_DEVICE void bulk_dispatch(const cot_cuda_fused &c)
 {
     bulk_share share;
     const bulk_warp own = bulk_rank(c, bulk_rank_of_block(c, share));
-    if (share.block == 0) begin_counts(own, team_thread(), FUSED_TEAM);
+    if (share.block == 0) begin_counts(own, team_thread(own), FUSED_TEAM);
     bulk_each(
         c, [](const bulk_warp &w) { return w.net.ranks - 1; },
         [](const bulk_warp &w, int i) {
@@ -135,42 +130,15 @@ template <typename Work> COT_DEVICE void bulk_units(const cot_cuda_fused &c, Wor
 COT_DEVICE void bulk_count(const cot_cuda_fused &c)
 {
     bulk_units(c, [](const bulk_warp &w, int source, int i) {
-        count_unit(w, source, i, team_thread() / 32, FUSED_TEAM / 32);
+        count_unit(w, source, i, team_thread(w) / 32, FUSED_TEAM / 32);
     });
 }
 
 COT_DEVICE void bulk_enter(const cot_cuda_fused &c)
 {
     bulk_units(c, [](const bulk_warp &w, int source, int i) {
-        if (bulk_is_fine(w)) enter_unit(w, source, i, team_thread() / 32, FUSED_TEAM / 32);
+        if (bulk_is_fine(w)) enter_unit(w, source, i, team_thread(w) / 32, FUSED_TEAM / 32);
     });
-}
-
-/* lane_tile of so many experts' tiles, in the order of their slots, so that those of one slot are multiplied beside each other and its weights come from
- * memory once. By all lanes. */
-COT_DEVICE void order_by_slots(const bulk_warp &w, int released)
-{
-    const int lane = lane_of_warp(), slots = w.call.slots;
-    for (int i = lane; i < released; i += 32)
-        add_relaxed<scope::cta>(w.rank.slot_count + w.rank.tile_slot[w.rank.released[i] >> 8], 1u);
-    COT_UNLESS(bulk_tiles_before_sums) __syncwarp();
-    uint32_t before = 0; // tiles of the slots below
-    for (int first = 0; first < slots; first += 32) {
-        const int slot = first + lane;
-        const uint32_t count = slot < slots ? load_relaxed<scope::cta>(w.rank.slot_count + slot) : 0;
-        uint32_t sum = count;
-        for (int by = 1; by < 32; by *= 2) {
-            const uint32_t other = __shfl_up_sync(ALL_LANES, sum, static_cast<unsigned>(by));
-            if (lane >= by) sum += other;
-        }
-        if (slot < slots) store_relaxed<scope::cta>(w.rank.slot_count + slot, before + sum - count);
-        before += __shfl_sync(ALL_LANES, sum, 31);
-    }
-    COT_UNLESS(bulk_sums_before_tiles) __syncwarp();
-    for (int i = lane; i < released; i += 32) {
-        const int tile = w.rank.released[i] >> 8;
-        w.rank.lane_tile[add_relaxed<scope::cta>(w.rank.slot_count + w.rank.tile_slot[tile], 1u)] = tile;
-    }
 }
 
 /* By one warp for each rank. */
@@ -191,7 +159,7 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     COT_UNLESS(bulk_lanes_after_rows) __syncwarp();
     const int own_tiles = shared_tiles(w);
     const bool many = c.tile_shift == BULK_MANY_SHIFT; // few tiles have a slot alone, most of them
-    if (many) order_by_slots(w, all.released);
+    if (many) order_by_slots(w, w.rank.released, all.released, w.rank.lane_tile, w.rank.slot_count);
     for (int i = lane + (many ? all.released : 0); i < all.released + own_tiles; i += 32)
         w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] >> 8 : -1 - (i - all.released);
     for (int to = lane; to < ranks; to += 32) {
@@ -238,7 +206,7 @@ template <typename Engine> struct bulk_by {
     static __device__ __forceinline__ void compute(const bulk_warp &w, int, int first, Next next, Job job,
                                                    Put put)
     {
-        tile_compute_all<Engine>(w.stages, this_team(), first, next, job, put);
+        tile_compute_all<Engine>(w.stages, this_team(w), first, next, job, put);
     }
 };
 

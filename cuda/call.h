@@ -53,8 +53,7 @@ struct fabric {
     int32_t ranks, rank; // P, and which of them this warp works for
 };
 
-/* A tile has so many rows of one expert at most, as the call says: by a shift, so that nothing is divided by it. The fused launch has
- * the first alone. */
+/* A tile has so many rows of one expert at most, as the call says: by a shift, so that nothing is divided by it. */
 constexpr int FUSED_TILE_SHIFT = 6, FUSED_TILE_ROWS = 1 << FUSED_TILE_SHIFT;
 constexpr int FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED_LANES = 32;
 constexpr int FUSED_CHUNK =
@@ -118,6 +117,8 @@ struct fused_rank {
     uint32_t *chunk_left;           // [gate_chunks_most(S)] parts of a chunk's GATE that have not ended
     uint64_t *ready, *finished;     // [tasks]: the queue; what has ended
     int32_t *released;              // [tiles] in the order in which they may run: tile << 8 | rows
+    int32_t *ordered;               // fused, tiles of 128 rows: [tiles] in the order in which they begin
+    uint32_t *ordered_counts;       // likewise: [slots]
     int32_t *tile_slot, *tile_rows; // [tiles]
     int32_t *tile_row;              // [tiles][rows of a tile] row of the dispatch region
     float *tile_weight;             // likewise
@@ -143,7 +144,8 @@ struct fused_rank {
 struct fused_moment {
     uint64_t ns, task; // %globaltimer; the task's word
     int32_t block;
-    int16_t kind, ended; // 0 or 1: it ended
+    int8_t kind, ended; // 0 or 1: it ended
+    int16_t team;       // of the block's; of a product of more than one, the first
 };
 struct fused_moments {
     uint32_t count, room; // how many there were, of which the first `room` are written
@@ -164,13 +166,18 @@ COT_BOTH constexpr int32_t fused_pieces(int64_t all, int64_t piece)
 {
     return static_cast<int32_t>((all + piece - 1) / piece);
 }
-/* A part is one token by 4 experts, where these are no more than processors; or 4 by 4, or 16 by 16. */
-COT_BOTH constexpr fused_cut gate_cut(int64_t tokens, int32_t experts, routing from)
+constexpr int GATE_TILE_EXPERTS = 32; // of a tile of the gate (gate_tile.h), by a chunk of tokens
+
+/* A part is one token by 4 experts, where these are no more than processors; or 4 by 4, or 16 by 16, or 16 by 32 where many tokens are
+ * gated in tiles. */
+COT_BOTH constexpr fused_cut gate_cut(int64_t tokens, int32_t experts, routing from, bool tiles = false)
 {
-    const int32_t side = tokens <= FUSED_FEW_TOKENS ? GATE_TOKENS_A_WARP : FUSED_CHUNK,
-                  parts = from == routing::given ? 1 : fused_pieces(experts, side),
-                  together = tokens <= FUSED_FEW_TOKENS && tokens * parts <= FUSED_GATE_TASKS ? 1 : side;
-    return {together, side, fused_pieces(tokens, together), parts};
+    const bool few = tokens <= FUSED_FEW_TOKENS;
+    const int32_t side = few ? GATE_TOKENS_A_WARP : FUSED_CHUNK,
+                  columns = tiles && !few ? GATE_TILE_EXPERTS : side,
+                  parts = from == routing::given ? 1 : fused_pieces(experts, columns),
+                  together = few && tokens * parts <= FUSED_GATE_TASKS ? 1 : side;
+    return {together, columns, fused_pieces(tokens, together), parts};
 }
 /* A part is 1,024 elements of one token, or 16 tokens. */
 COT_BOTH constexpr fused_cut combine_cut(int64_t tokens, int32_t hidden)
@@ -292,6 +299,17 @@ constexpr int BULK_GATE_BYTES = 40960; // of shared memory, that a gate in tiles
  * follows, and maps of so many columns. */
 constexpr int BULK_MANY_SHIFT = 7, BULK_WGMMA_THREADS = 384, BULK_WGMMA_BYTES = 214080,
               BULK_MAP_COLUMNS = 256;
+
+/* What a block of the fused launch for many tokens is told beside its teams' fused_shared (fused_many.h). */
+constexpr int FUSED_MANY_TEAMS = 2;
+struct fused_dealt {
+    uint64_t brought[2];                // the n-th product whose stages are brought, at n % 2; or the end
+    uint64_t task[FUSED_MANY_TEAMS][2]; // of each team: its n-th task, at n % 2
+    uint32_t given[FUSED_MANY_TEAMS];   // how many tasks it was given,
+    uint32_t ended[FUSED_MANY_TEAMS];   // and how many of them it has ended
+};
+constexpr size_t FUSED_MANY_BYTES =
+    BULK_WGMMA_BYTES + FUSED_MANY_TEAMS * sizeof(fused_shared) + sizeof(fused_dealt);
 
 /* Dynamic shared memory of a block. */
 COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)

@@ -99,7 +99,11 @@ template <scope S> struct fused_warp {
     fused_shared *shared;
     unsigned char *stages;
     int tokens, before; // T of this rank, and how many of its tokens came in passes before
+    bool teams =
+        false; // whether it is of a block of several (fused_many.h), of which each is so many threads
 
+    /* Of the block's teams; told by the thread's number, so that it stands in no register. */
+    __device__ __forceinline__ int team() const { return teams ? thread_number() / FUSED_TEAM : 0; }
     /* A reply's or packet's place in a region. */
     __device__ __forceinline__ size_t row_at(int64_t row) const
     {
@@ -133,22 +137,25 @@ template <scope S> struct fused_warp {
         return call.gate.top_k < call.slots ? call.gate.top_k : call.slots;
     }
     __device__ __forceinline__ bool failed() const { return has_failed<S>(net); }
-    __device__ __forceinline__ bool alone() const { return fused_is_alone(net.ranks, call.reduced, tokens); }
+    __device__ __forceinline__ bool alone() const
+    {
+        return call.tile_shift == FUSED_TILE_SHIFT && fused_is_alone(net.ranks, call.reduced, tokens);
+    }
 };
 
-/* A processor's threads are the first of a block. */
-constexpr int TEAM_BARRIER = 1;
-COT_DEVICE void team_barrier()
+/* Teams' threads are the first of a block. */
+constexpr int TEAM_BARRIER = 1; // and one more for each further team
+template <scope S> COT_DEVICE void team_barrier(const fused_warp<S> &w)
 {
-    barrier_sync(TEAM_BARRIER, FUSED_TEAM);
+    barrier_sync(TEAM_BARRIER + w.team(), FUSED_TEAM);
 }
-COT_DEVICE int team_thread()
+template <scope S> COT_DEVICE int team_thread(const fused_warp<S> &w)
 {
-    return thread_number();
+    return w.teams ? thread_number() % FUSED_TEAM : thread_number();
 }
-COT_DEVICE tile_team this_team()
+template <scope S> COT_DEVICE tile_team this_team(const fused_warp<S> &w)
 {
-    return {static_cast<uint32_t>(team_thread()), TEAM_BARRIER};
+    return {static_cast<uint32_t>(team_thread(w)), TEAM_BARRIER + w.team()};
 }
 
 /* The replica of an expert that serves token t of rank `home`, as cot_expert_replica has it. */

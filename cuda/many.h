@@ -3,7 +3,7 @@
  * says.
  *
  *   warps 0 to 7    two groups of four, of 64 rows each: multiply, and give the sums to a function of the caller's
- *   warps 8 to 11   bring what is multiplied, stage after stage and tile after tile: rows of A by cp.async, B's by one copy a stage
+ *   warps 8 and on  bring what is multiplied, stage after stage and tile after tile: rows of A by cp.async, B's by one copy a stage
  *
  * A stage has 64 values of k of all rows, in lines of 128 bytes as tile.h has them. It has two words: `full`, at which those who bring it
  * and the bytes of B arrive, and `empty`, at which each multiplying warp arrives when it has read it. Both sides go through the same tiles, so
@@ -35,8 +35,8 @@ template <int STAGES> struct ring_place {
     }
 };
 
-template <int COLUMNS> struct many_engine {
-    static constexpr int ROWS = 128, N = COLUMNS, K = 64, MULTIPLYING = 256, BRINGING = 128,
+template <int COLUMNS, int BRINGERS = 128> struct many_engine {
+    static constexpr int ROWS = 128, N = COLUMNS, K = 64, MULTIPLYING = 256, BRINGING = BRINGERS,
                          THREADS = MULTIPLYING + BRINGING;
     static constexpr int A_BYTES = ROWS * K * 2, STAGE_BYTES = A_BYTES + N * K * 2,
                          STAGES = 196608 / STAGE_BYTES;
@@ -48,6 +48,7 @@ template <int COLUMNS> struct many_engine {
                          WORDS_AT = SUMS_AT + PART * MULTIPLYING * 4,
                          SHARED_BYTES = 1024 + WORDS_AT + 2 * STAGES * 8;
     static constexpr int ROWS_APART = BRINGING / 8, ROWS_A_THREAD = ROWS / ROWS_APART;
+    static constexpr bool GATE_TILES = true, BY_SLOTS = true;
     using place = ring_place<STAGES>;
     using Value = uint16_t;
 
@@ -80,109 +81,132 @@ template <int COLUMNS> struct many_engine {
         COT_UNLESS(many_words_for_all) __syncthreads();
     }
 
-    /* Brings the stages of `tile`, next(tile), ... until -1, each as job(tile) says. */
-    template <typename Next, typename Job>
-    static __device__ __forceinline__ void bring(shared_place all, int tile, Next next, Job job)
+    /* What a thread that brings stages knows from one tile to the next. */
+    struct bringing {
+        place at, told; // told: of the stages whose rows are there
+        int behind = 0; // how many are on their way from there on
+    };
+
+    static __device__ __forceinline__ void tell_stage(shared_place all, bringing &b)
+    {
+        COT_UNLESS(many_rows_for_products) fence_async();
+        word_arrive(full(all, b.told.slot));
+        b.told.next();
+    }
+
+    /* Brings the stages of a tile, of which the last may be on their way when it returns. */
+    static __device__ __forceinline__ void bring_tile(shared_place all, bringing &b, const many_job &todo)
     {
         const uint32_t thread = static_cast<uint32_t>(thread_number() - MULTIPLYING), row = thread / 8,
                        chunk = thread % 8;
         const shared_place to = kept(all + place_in_lines<8>(row, chunk));
-        place at, told; // told: of the stages whose rows are there
-        int behind = 0; // how many are on their way from there on
-        const auto tell = [&] {
-            COT_UNLESS(many_rows_for_products) fence_async();
-            word_arrive(full(all, told.slot));
-            told.next();
-        };
-        COT_ONE_BY_ONE
-        for (; tile >= 0; tile = next(tile)) {
-            const many_job todo = job(tile);
-            const int live = (todo.a.k - 8 * static_cast<int>(chunk) + K - 1) / K, stages = stages_of(todo);
-            const unsigned char *from[ROWS_A_THREAD];
-            COT_EACH (i, ROWS_A_THREAD) {
-                const int r = static_cast<int>(row) + i * ROWS_APART,
-                          source = row_at(todo.pick, r < todo.a.rows ? r : 0);
-                from[i] = reinterpret_cast<const unsigned char *>(
-                    todo.a.values + static_cast<int64_t>(source) * todo.a.k + 8 * chunk);
-            }
-            COT_ONE_BY_ONE
-            for (int s = 0; s < stages; s++) {
-                const shared_place stage = all + at.slot * STAGE_BYTES;
-                COT_UNLESS(many_wait_empty) word_wait(empty(all, at.slot), at.parity ^ 1);
-                if (thread == 0) {
-                    word_expect(full(all, at.slot), N * K * COT_EITHER(many_bytes, 2, 1));
-                    copy_tile_async(stage + A_BYTES, todo.b, s * K, todo.n, todo.slot, full(all, at.slot));
-                }
-                __syncwarp();
-                COT_EACH (i, ROWS_A_THREAD) {
-                    const bool there = s < live && static_cast<int>(row) + i * ROWS_APART < todo.a.rows;
-                    copy_async_16(to + (at.slot * STAGE_BYTES + i * (ROWS_APART * K * 2)), from[i],
-                                  there ? 16 : 0);
-                    from[i] += K * 2;
-                }
-                copy_async_commit();
-                if (behind == AHEAD) {
-                    COT_EITHER(many_wait_rows, copy_async_wait<AHEAD>(), copy_async_wait<AHEAD + 1>());
-                    tell();
-                } else {
-                    behind++;
-                }
-                at.next();
-            }
+        const int live = (todo.a.k - 8 * static_cast<int>(chunk) + K - 1) / K, stages = stages_of(todo);
+        /* Of sixteens of bytes, so that a row's place takes one register. */
+        const unsigned char *values = reinterpret_cast<const unsigned char *>(todo.a.values);
+        uint32_t from[ROWS_A_THREAD];
+        COT_EACH (i, ROWS_A_THREAD) {
+            const int r = static_cast<int>(row) + i * ROWS_APART,
+                      source = row_at(todo.pick, r < todo.a.rows ? r : 0);
+            from[i] = static_cast<uint32_t>(source) * static_cast<uint32_t>(todo.a.k / 8) + chunk;
         }
-        copy_async_wait<0>();
         COT_ONE_BY_ONE
-        for (; behind > 0; behind--) tell();
+        for (int s = 0; s < stages; s++) {
+            const shared_place stage = all + b.at.slot * STAGE_BYTES;
+            COT_UNLESS(many_wait_empty) word_wait(empty(all, b.at.slot), b.at.parity ^ 1);
+            if (thread == 0) {
+                word_expect(full(all, b.at.slot), N * K * COT_EITHER(many_bytes, 2, 1));
+                copy_tile_async(stage + A_BYTES, todo.b, s * K, todo.n, todo.slot, full(all, b.at.slot));
+            }
+            __syncwarp();
+            COT_EACH (i, ROWS_A_THREAD) {
+                const bool there = s < live && static_cast<int>(row) + i * ROWS_APART < todo.a.rows;
+                copy_async_16(to + (b.at.slot * STAGE_BYTES + i * (ROWS_APART * K * 2)),
+                              values + static_cast<uint64_t>(from[i]) * 16, there ? 16 : 0);
+            }
+            values += K * 2;
+            copy_async_commit();
+            if (b.behind == AHEAD) {
+                COT_EITHER(many_wait_rows, copy_async_wait<AHEAD>(), copy_async_wait<AHEAD + 1>());
+                tell_stage(all, b);
+            } else {
+                b.behind++;
+            }
+            b.at.next();
+        }
     }
 
-    /* Multiplies the same tiles, and calls what put(tile) gives with row, column, sum, sum of the next column, for rows and even columns of the tile and
-     * beyond. */
+    /* All stages so far have come, and those who multiply are told. */
+    static __device__ __forceinline__ void bring_last(shared_place all, bringing &b)
+    {
+        copy_async_wait<0>();
+        COT_ONE_BY_ONE
+        for (; b.behind > 0; b.behind--) tell_stage(all, b);
+    }
+
+    /* Brings the stages of `tile`, next(tile), ... until -1, each as job(tile) says. */
+    template <typename Next, typename Job>
+    static __device__ __forceinline__ void bring(shared_place all, int tile, Next next, Job job)
+    {
+        bringing b;
+        COT_ONE_BY_ONE
+        for (; tile >= 0; tile = next(tile)) bring_tile(all, b, job(tile));
+        bring_last(all, b);
+    }
+
+    /* Multiplies a tile of so many stages, and calls what put() gives with row, column, sum, sum of the next column, for rows and even columns of the
+     * tile and beyond. */
+    template <typename Put>
+    static __device__ __forceinline__ void multiply_tile(shared_place all, float *kept_sums, place &at,
+                                                         int stages, Put put)
+    {
+        const int lane = thread_number() % 32, rows = thread_number() / 128 * 64;
+        float sums[N / 2];
+        COT_EACH (i, N / 2) sums[i] = 0;
+        int before = 0;
+        COT_ONE_BY_ONE
+        for (int s = 0; s < stages; s++) {
+            const shared_place stage = all + at.slot * STAGE_BYTES;
+            COT_UNLESS(many_wait_full)
+            word_wait(full(all, at.slot), COT_EITHER(many_parity, at.parity, at.parity ^ 1));
+            COT_UNLESS(many_sums_for_products) wgmma_fence();
+            COT_EACH (step, K / 16)
+                wgmma_bf16<N>(sums, stage + (rows * K * 2 + step * 32), stage + (A_BYTES + step * 32));
+            COT_UNLESS(many_commit) wgmma_commit();
+            COT_EITHER(many_wait_products, wgmma_wait<1>(), wgmma_wait<2>());
+            if (s > 0 && lane == 0) word_arrive(empty(all, before));
+            before = at.slot;
+            at.next();
+        }
+        COT_UNLESS(many_wait_last) wgmma_wait<0>();
+        if (lane == 0) word_arrive(empty(all, before));
+        /* Sums pass through shared memory, each read by the thread that wrote it, so that what is done with one is there once in the code. */
+        COT_ONE_BY_ONE
+        for (int part = 0; part < N / 2 / PART; part++) {
+            /* Worked out anew, so that it stands in no register while tiles are multiplied. */
+            const int number = thread_number(),
+                      row = number / 128 * 64 + number % 128 / 32 * 16 + number % 32 / 4,
+                      column = 8 * part * (PART / 4) + number % 4 * 2;
+            float *const mine = kept_sums + number;
+            COT_EACH (p, N / 2 / PART)
+                if (p == part)
+                    COT_EACH (i, PART) mine[i * MULTIPLYING] = sums[p * PART + i];
+            const auto give = put();
+            COT_ONE_BY_ONE
+            for (int i = 0; i < PART; i += 2)
+                give(row + i / 2 % 2 * 8, column + i / 4 * 8, mine[i * MULTIPLYING],
+                     mine[(i + 1) * MULTIPLYING]);
+        }
+    }
+
+    /* Multiplies the tiles that are brought, and gives the sums of each to what put(tile) gives. */
     template <typename Next, typename Job, typename Put>
     static __device__ __forceinline__ void multiply(shared_place all, float *kept_sums, int tile, Next next,
                                                     Job job, Put put)
     {
-        const int lane = thread_number() % 32, rows = thread_number() / 128 * 64;
         place at;
         COT_ONE_BY_ONE
-        for (; tile >= 0; tile = next(tile)) {
-            const int stages = stages_of(job(tile));
-            float sums[N / 2];
-            COT_EACH (i, N / 2) sums[i] = 0;
-            int before = 0;
-            COT_ONE_BY_ONE
-            for (int s = 0; s < stages; s++) {
-                const shared_place stage = all + at.slot * STAGE_BYTES;
-                COT_UNLESS(many_wait_full)
-                word_wait(full(all, at.slot), COT_EITHER(many_parity, at.parity, at.parity ^ 1));
-                COT_UNLESS(many_sums_for_products) wgmma_fence();
-                COT_EACH (step, K / 16)
-                    wgmma_bf16<N>(sums, stage + (rows * K * 2 + step * 32), stage + (A_BYTES + step * 32));
-                COT_UNLESS(many_commit) wgmma_commit();
-                COT_EITHER(many_wait_products, wgmma_wait<1>(), wgmma_wait<2>());
-                if (s > 0 && lane == 0) word_arrive(empty(all, before));
-                before = at.slot;
-                at.next();
-            }
-            COT_UNLESS(many_wait_last) wgmma_wait<0>();
-            if (lane == 0) word_arrive(empty(all, before));
-            /* Sums pass through shared memory, each read by the thread that wrote it, so that what is done with one is there once in the code. */
-            COT_ONE_BY_ONE
-            for (int part = 0; part < N / 2 / PART; part++) {
-                /* Worked out anew, so that it stands in no register while tiles are multiplied. */
-                const int number = thread_number(),
-                          row = number / 128 * 64 + number % 128 / 32 * 16 + number % 32 / 4,
-                          column = 8 * part * (PART / 4) + number % 4 * 2;
-                float *const mine = kept_sums + number;
-                COT_EACH (p, N / 2 / PART)
-                    if (p == part)
-                        COT_EACH (i, PART) mine[i * MULTIPLYING] = sums[p * PART + i];
-                const auto give = put(tile);
-                COT_ONE_BY_ONE
-                for (int i = 0; i < PART; i += 2)
-                    give(row + i / 2 % 2 * 8, column + i / 4 * 8, mine[i * MULTIPLYING],
-                         mine[(i + 1) * MULTIPLYING]);
-            }
-        }
+        for (; tile >= 0; tile = next(tile))
+            multiply_tile(all, kept_sums, at, stages_of(job(tile)), [&] { return put(tile); });
     }
 
     /* Computes `tile`, next(tile), ... until -1. By THREADS threads, with SHARED_BYTES of dynamic shared memory at `memory`. All threads know the

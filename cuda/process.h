@@ -32,6 +32,9 @@ template <scope S> COT_DEVICE void take_given(const fused_warp<S> &w, int t)
         min_relaxed<scope::gpu>(&w.rank.state->unsound, static_cast<uint32_t>(t));
 }
 
+static_assert(FUSED_CHUNK == gate_tile::TOKENS && GATE_TILE_EXPERTS == gate_tile::EXPERTS,
+              "a part is as a tile has it");
+
 /* A part of a chunk's gate: logits of some experts, and a share of rounding the rows to what experts read. Chunks of 16 tokens are computed in
  * tiles where TILES, if rows are aligned for them. */
 template <typename Engine, bool TILES = false, scope S>
@@ -43,7 +46,7 @@ COT_DEVICE void run_gate(const fused_warp<S> &w, const fused_cut &cut, int numbe
               count = left < cut.tokens ? left : cut.tokens;
     const float *const x = w.rank.x + static_cast<int64_t>(begin) * g.hidden;
     if (w.call.routing != routing::given) {
-        const int warp = team_thread() / 32, first = part * cut.columns,
+        const int warp = team_thread(w) / 32, first = part * cut.columns,
                   end = first + cut.columns < g.experts ? first + cut.columns : g.experts;
         float *const logits = w.rank.logits + static_cast<int64_t>(begin) * g.experts;
         const int e = first + warp;
@@ -52,7 +55,7 @@ COT_DEVICE void run_gate(const fused_warp<S> &w, const fused_cut &cut, int numbe
         } else if (cut.tokens == GATE_TOKENS_A_WARP) {
             if (e < end) gate_logits<1>(g, x, count, e, e + 1, logits, g.experts);
         } else if (TILES && g.hidden % 4 == 0) {
-            gate_tile::compute(g, x, count, first, end, logits, w.stages, this_team());
+            gate_tile::compute(g, x, count, first, end, logits, w.stages, this_team(w));
         } else if (warp * GATE_TOKENS_A_WARP < count) {
             const int t = warp * GATE_TOKENS_A_WARP;
             gate_logits<4>(g, x + static_cast<int64_t>(t) * g.hidden,
@@ -62,16 +65,16 @@ COT_DEVICE void run_gate(const fused_warp<S> &w, const fused_cut &cut, int numbe
     }
     Value *const rows =
         reinterpret_cast<Value *>(w.region() + w.row_at(w.net.rank * w.call.layout.block_rows + begin));
-    for (int i = part * FUSED_TEAM + team_thread(); i < count * g.hidden; i += cut.parts * FUSED_TEAM)
+    for (int i = part * FUSED_TEAM + team_thread(w); i < count * g.hidden; i += cut.parts * FUSED_TEAM)
         store_as(rows + i, x[i]);
 }
 
 /* Whether a processor's part of a chunk was the last one; then it knows what all others did. By all of its threads. */
 template <scope S> COT_DEVICE bool ends_chunk(const fused_warp<S> &w, int chunk)
 {
-    COT_UNLESS(process_part_by_all) team_barrier();
-    if (team_thread() == 0) w.shared->last_part = count_part(w.rank.chunk_left + chunk) == 1;
-    COT_UNLESS(process_last_for_all) team_barrier();
+    COT_UNLESS(process_part_by_all) team_barrier(w);
+    if (team_thread(w) == 0) w.shared->last_part = count_part(w.rank.chunk_left + chunk) == 1;
+    COT_UNLESS(process_last_for_all) team_barrier(w);
     return w.shared->last_part;
 }
 
@@ -79,7 +82,7 @@ template <scope S> COT_DEVICE bool ends_chunk(const fused_warp<S> &w, int chunk)
 template <scope S> COT_DEVICE void run_route(const fused_warp<S> &w, const fused_cut &cut, int chunk)
 {
     const gate_rules &g = w.call.gate;
-    const int warp = team_thread() / 32, lane = lane_of_warp(), tokens = (cut.tokens + 3) / 4, // a warp
+    const int warp = team_thread(w) / 32, lane = lane_of_warp(), tokens = (cut.tokens + 3) / 4, // a warp
         first = chunk * cut.tokens + warp * tokens, end = (chunk + 1) * cut.tokens,
               left = (end < w.tokens ? end : w.tokens) - first, count = left < tokens ? left : tokens;
     if (count <= 0) return;
@@ -144,12 +147,12 @@ template <scope S> COT_DEVICE void run_send(const fused_warp<S> &w, int to, bool
 {
     const cot_fused_layout &l = w.call.layout;
     const fused_shared *const s = w.shared;
-    const int thread = team_thread(), warp = thread / 32, top_k = w.call.gate.top_k;
+    const int thread = team_thread(w), warp = thread / 32, top_k = w.call.gate.top_k;
     const uint32_t flags = last_flags(unsound, w.tokens > 0);
     int64_t sent = 0;
     for (int t = 0;;) {
         if (warp == 0) t = gather_packet(w, unsound ? w.tokens : t, to);
-        COT_UNLESS(process_packet_before_rows) team_barrier();
+        COT_UNLESS(process_packet_before_rows) team_barrier(w);
         const int rows = s->packet_rows, entries = s->packet_entries;
         const size_t row_bytes = static_cast<size_t>(l.row_bytes),
                      data = static_cast<size_t>(rows) * row_bytes;
@@ -175,7 +178,7 @@ template <scope S> COT_DEVICE void run_send(const fused_warp<S> &w, int to, bool
         }
         const bool last = rows < l.cell_tokens;
         sent += rows;
-        COT_UNLESS(process_rows_before_signal) team_barrier();
+        COT_UNLESS(process_rows_before_signal) team_barrier(w);
         if (thread == 0) {
             count_messages(w.net, to, data, 1, PHASE_DISPATCH);
             count_messages(w.net, to,
@@ -195,7 +198,7 @@ template <scope S> COT_DEVICE void run_send(const fused_warp<S> &w, int to, bool
 template <scope S> COT_DEVICE void run_enter(const fused_warp<S> &w, int number)
 {
     const int most = fused_units_most(w.call.layout), source = number / 2 / most, i = number / 2 % most,
-              warp = team_thread() / 32;
+              warp = team_thread(w) / 32;
     if (number % 2)
         enter_unit(w, source, i, warp, FUSED_TEAM / 32);
     else
@@ -291,7 +294,7 @@ template <typename Engine, scope S> COT_DEVICE void fetch_ahead(const fused_warp
               parts = parts_of<Engine>(up_columns(n), work.rows);
     for (int first = part * columns; first < n.hidden; first += parts * columns) {
         const int rows = n.hidden - first < columns ? n.hidden - first : columns;
-        for (int i = team_thread(); i < rows * pieces; i += FUSED_TEAM)
+        for (int i = team_thread(w); i < rows * pieces; i += FUSED_TEAM)
             prefetch(work.weights + n.down + static_cast<int64_t>(first + i / pieces) * row_bytes +
                      i % pieces * PREFETCH_BYTES);
     }
@@ -370,7 +373,7 @@ template <scope S> COT_DEVICE void run_reply(const fused_warp<S> &w, int first)
     for (int i = 0; !last; i++) {
         int row = w.rank.complete[first + i];
         last = row < 0;
-        if (i % 4 != team_thread() / 32) continue;
+        if (i % 4 != team_thread(w) / 32) continue;
         if (last) row = -1 - row;
         const int64_t at = w.net.rank * l.tokens + row % l.tokens;
         const int entries = w.rank.row_entries[row];
@@ -504,14 +507,14 @@ COT_DEVICE void tell_routing(const fused_warp<S> &w, int first, int thread, int 
 template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, const fused_cut &cut, int number)
 {
     const cot_cuda_fused &c = w.call;
-    const int warp = team_thread() / 32, part = number % cut.parts, first = number / cut.parts * cut.tokens,
+    const int warp = team_thread(w) / 32, part = number % cut.parts, first = number / cut.parts * cut.tokens,
               last = first + cut.tokens < w.tokens ? first + cut.tokens : w.tokens;
     const bool few = cut.tokens == 1;
     const int begin = few ? part * cut.columns + warp * (cut.columns / 4) : 0,
               until = few ? begin + cut.columns / 4 : c.gate.hidden,
               end = until < c.gate.hidden ? until : c.gate.hidden;
     for (int t = few ? first : first + warp; t < last; t += 4) combine_columns(w, t, begin, end);
-    if (!part) tell_routing(w, first, team_thread(), last - first, FUSED_TEAM);
+    if (!part) tell_routing(w, first, team_thread(w), last - first, FUSED_TEAM);
 }
 
 /* alone: the columns of a part of DOWN are there for the rows of its tile. Where they are the last ones of a token's block of columns, these
@@ -562,11 +565,15 @@ template <scope S> COT_DEVICE void note_moment(const fused_warp<S> &w, uint64_t 
 {
 #ifdef COT_TIMELINE
     fused_moments *const m = w.call.moments;
-    if (!m || team_thread()) return;
+    if (!m || team_thread(w)) return;
     const uint32_t i = add_relaxed<scope::gpu>(&m->count, 1u);
     if (i < m->room)
-        m->at[i] = {global_timer(), word, static_cast<int32_t>(blockIdx.x),
-                    static_cast<int16_t>(kind_of(word)), ended};
+        m->at[i] = {global_timer(),
+                    word,
+                    static_cast<int32_t>(blockIdx.x),
+                    static_cast<int8_t>(kind_of(word)),
+                    ended,
+                    static_cast<int16_t>(w.team())};
 #else
     (void)w, (void)word, (void)ended;
 #endif
@@ -590,7 +597,7 @@ COT_DEVICE void ask_product(const fused_warp<S> &w, typename Engine::asked &all,
     Engine::ask(all, w.stages,
                 kind_of(word) == task::up ? job_of_up<Engine>(w, lane, part)
                                           : job_of_down<Engine>(w, lane, part),
-                this_team());
+                this_team(w));
 }
 
 template <typename Engine, scope S>
@@ -600,7 +607,7 @@ COT_DEVICE void put_product(const fused_warp<S> &w, const typename Engine::sums 
     const int parts = parts_of_product(w, word), lane = number_of(word) / parts,
               part = number_of(word) % parts,
               first = part * Engine::columns_of(rows_of_tile(w, w.rank.lane_tile[lane]));
-    const tile_team team = this_team();
+    const tile_team team = this_team(w);
     if (kind_of(word) == task::down) {
         Engine::put(sums, team, end_down<Value>(w, lane, first));
         return;
@@ -614,7 +621,7 @@ COT_DEVICE void put_product(const fused_warp<S> &w, const typename Engine::sums 
 template <typename Engine, scope S>
 COT_DEVICE void end_product(const fused_warp<S> &w, uint64_t word, int tile)
 {
-    const int warp = team_thread() / 32;
+    const int warp = team_thread(w) / 32;
     const bool adds = kind_of(word) == task::down && w.alone();
     if (adds && warp == 0) end_columns<Engine>(w, tile, number_of(word) % w.shared->down_parts);
     if (warp == (adds ? 1 : 0)) end_task(w, word);
@@ -627,10 +634,10 @@ template <typename Engine, scope S> COT_DEVICE void run_products(const fused_war
 {
     constexpr int LOOKER = 64;
     fused_shared *const s = w.shared;
-    const tile_team team = this_team();
+    const tile_team team = this_team(w);
     typename Engine::asked all;
     ask_product<Engine>(w, all, s->task);
-    if (team_thread() == LOOKER) look_ahead(w);
+    if (team_thread(w) == LOOKER) look_ahead(w);
     COT_ONE_BY_ONE
     for (;;) {
         const typename Engine::sums sums =
@@ -643,11 +650,11 @@ template <typename Engine, scope S> COT_DEVICE void run_products(const fused_war
         if (kind_of(word) == task::down && w.alone())
             tile = w.rank.lane_tile[number_of(word) / w.shared->down_parts];
         /* Everybody's part is done, and everybody has read what is next. */
-        COT_UNLESS(process_product_done_by_all) team_barrier();
+        COT_UNLESS(process_product_done_by_all) team_barrier(w);
         note_moment(w, word, true);
         if (goes_on) {
             note_moment(w, next, false);
-            if (team_thread() == LOOKER) {
+            if (team_thread(w) == LOOKER) {
                 s->task = next;
                 s->dry = false; // else it had not been taken early
                 look_ahead(w);
@@ -658,55 +665,67 @@ template <typename Engine, scope S> COT_DEVICE void run_products(const fused_war
     }
 }
 
+/* What a team's tasks are told from, in shared memory. By one thread, before the team's others. */
+template <typename Engine, scope S> COT_DEVICE void begin_team(const fused_warp<S> &w)
+{
+    const tile_parts parts = parts_of_tiles<Engine>(w.call);
+    w.shared->coming = NO_TASK;
+    w.shared->ticket = NO_TICKET;
+    w.shared->gate = gate_cut(w.tokens, w.call.gate.experts, w.call.routing, Engine::GATE_TILES);
+    w.shared->combine = combine_cut(w.tokens, w.call.gate.hidden);
+    w.shared->up_parts = parts.up;
+    w.shared->down_parts = parts.down;
+    w.shared->processors = w.processors();
+}
+
+/* A task that is neither a product nor the end, by the threads of a team; what follows from it is told. */
+template <typename Engine, scope S> COT_DEVICE void run_task(const fused_warp<S> &w, uint64_t word)
+{
+    const int number = number_of(word), gate_parts = w.shared->gate.parts;
+    switch (kind_of(word)) {
+    case task::gate:
+        run_gate<Engine, Engine::GATE_TILES>(w, w.shared->gate, number);
+        if (!ends_chunk(w, number / gate_parts)) {
+            note_moment(w, word, true);
+            return;
+        }
+        run_route(w, w.shared->gate, number / gate_parts);
+        break;
+    case task::send:
+        run_send(w, number / 2, number % 2 != 0);
+        break;
+    case task::enter:
+        run_enter(w, number);
+        break;
+    case task::reply:
+        run_reply(w, number);
+        break;
+    case task::combine:
+        run_combine(w, w.shared->combine, number);
+        break;
+    case task::up:
+    case task::down:
+    case task::end:
+        break;
+    }
+    /* Everybody's part is done, and everybody has read the task. */
+    COT_UNLESS(process_done_by_all) team_barrier(w);
+    note_moment(w, word, true);
+    if (team_thread(w) < 32) end_task(w, word);
+}
+
 template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> &w)
 {
-    if (team_thread() == 0) {
-        const tile_parts parts = parts_of_tiles<Engine>(w.call);
-        w.shared->coming = NO_TASK;
-        w.shared->ticket = NO_TICKET;
-        w.shared->gate = gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
-        w.shared->combine = combine_cut(w.tokens, w.call.gate.hidden);
-        w.shared->up_parts = parts.up;
-        w.shared->down_parts = parts.down;
-        w.shared->processors = w.processors();
-    }
+    if (team_thread(w) == 0) begin_team<Engine>(w);
     for (;;) {
         take_task(w);
         const uint64_t word = w.shared->task;
-        const int number = number_of(word), gate_parts = w.shared->gate.parts;
         note_moment(w, word, false);
-        switch (kind_of(word)) {
-        case task::gate:
-            run_gate<Engine>(w, w.shared->gate, number);
-            if (!ends_chunk(w, number / gate_parts)) {
-                note_moment(w, word, true);
-                continue;
-            }
-            run_route(w, w.shared->gate, number / gate_parts);
-            break;
-        case task::send:
-            run_send(w, number / 2, number % 2 != 0);
-            break;
-        case task::enter:
-            run_enter(w, number);
-            break;
-        case task::up:
-        case task::down:
+        if (kind_of(word) == task::end) return;
+        if (is_product(word))
             run_products<Engine>(w);
-            continue;
-        case task::reply:
-            run_reply(w, number);
-            break;
-        case task::combine:
-            run_combine(w, w.shared->combine, number);
-            break;
-        case task::end:
-            return;
-        }
-        /* Everybody's part is done, and everybody has read the task. */
-        COT_UNLESS(process_done_by_all) team_barrier();
-        note_moment(w, word, true);
-        if (team_thread() < 32) end_task(w, word);
+        else
+            run_task<Engine>(w, word);
     }
 }
 

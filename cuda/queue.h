@@ -126,11 +126,27 @@ template <scope S> COT_DEVICE bool is_dry(const fused_warp<S> &w, uint32_t known
     return static_cast<int32_t>(known - ticket) <= w.shared->processors;
 }
 
+/* The task of a ticket, when it is there, acquired; or `end` where the call has failed. `known`: places that were given out by then. By
+ * one thread. */
+template <scope S> COT_DEVICE uint64_t wait_for_task(const fused_warp<S> &w, uint32_t ticket, uint32_t &known)
+{
+    const uint64_t *const place = w.rank.ready + ticket;
+    for (;;) {
+        known = load_relaxed<scope::gpu>(&w.rank.state->published); // on its way beside the task
+        const uint64_t word = load_relaxed<scope::gpu>(place);
+        if (word >> 28 == w.epoch)
+            return COT_EITHER(queue_acquire, load_acquire<scope::gpu>(place),
+                              load_relaxed<scope::gpu>(place));
+        if (COT_EITHER(queue_watch, w.failed(), false)) return task_word(w.epoch, task::end, 0);
+        back_off();
+    }
+}
+
 /* The next task, in shared memory for all threads of the team: `end` where the call is over or has failed; and whether it is dry behind it. */
 template <scope S> COT_DEVICE void take_task(const fused_warp<S> &w)
 {
     fused_shared *const s = w.shared;
-    if (team_thread() == 0) {
+    if (team_thread(w) == 0) {
         uint64_t word = s->coming;
         if (word != NO_TASK) {
             s->dry = false; // else it had not been taken early
@@ -138,29 +154,15 @@ template <scope S> COT_DEVICE void take_task(const fused_warp<S> &w)
             const uint32_t early = s->ticket, ticket = early != NO_TICKET
                                                            ? early
                                                            : add_relaxed<scope::gpu>(&w.rank.state->next, 1u);
-            const uint64_t *const place = w.rank.ready + ticket;
             uint32_t known;
-            for (;;) {
-                known = load_relaxed<scope::gpu>(&w.rank.state->published); // on its way beside the task
-                word = load_relaxed<scope::gpu>(place);
-                if (word >> 28 == w.epoch) {
-                    word = COT_EITHER(queue_acquire, load_acquire<scope::gpu>(place),
-                                      load_relaxed<scope::gpu>(place));
-                    break;
-                }
-                if (COT_EITHER(queue_watch, w.failed(), false)) {
-                    word = task_word(w.epoch, task::end, 0);
-                    break;
-                }
-                back_off();
-            }
+            word = wait_for_task(w, ticket, known);
             s->dry = is_dry(w, known, ticket);
         }
         s->task = word;
         s->coming = NO_TASK;
         s->ticket = NO_TICKET;
     }
-    COT_UNLESS(queue_task_for_all) team_barrier();
+    COT_UNLESS(queue_task_for_all) team_barrier(w);
 }
 
 /* Beside a product that begins: takes the ticket of the task behind it and looks whether that is there. What is not there is not waited

@@ -21,11 +21,24 @@ COT_DEVICE void leave(fused_state *state, uint32_t parties)
     store_relaxed<scope::gpu>(&state->unsound, ~0u);
 }
 
-template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fused &c)
+COT_DEVICE int rank_of_block(const cot_cuda_fused &c, int block)
 {
-    const int block = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
     int r = 0;
     while (c.first_block[r + 1] <= block) r++;
+    return r;
+}
+
+/* Of a rank's first block: nobody has told anything yet. By one thread, before all others of the block. */
+template <scope S> COT_DEVICE void begin_rank(const fused_warp<S> &w)
+{
+    w.shared->news = w.shared->gated = 0;
+    for (int i = 0; i < w.net.ranks; i++) w.shared->owed[i] = 0;
+}
+
+template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fused &c)
+{
+    const int block = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32,
+              r = rank_of_block(c, block);
     if (COT_EITHER(fused_rank_1_is_silent, false, r == 1)) return;
     const bool first = block == c.first_block[r];
     if (!first && warp > 3) return;
@@ -37,10 +50,7 @@ template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fus
     fused_warp<S> w = {c, rank, c.fabric, epoch, shared, memory, rank.tokens[0], rank.tokens[1]};
     w.net.rank = r;
     if (first) {
-        if (threadIdx.x == 0) {
-            shared->news = shared->gated = 0;
-            for (int i = 0; i < c.fabric.ranks; i++) shared->owed[i] = 0;
-        }
+        if (threadIdx.x == 0) begin_rank(w);
         COT_UNLESS(fused_first_barrier) __syncthreads();
     }
     if (warp < 4) {

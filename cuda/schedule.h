@@ -12,6 +12,7 @@
  * is all that led to it. */
 #ifndef COT_CUDA_SCHEDULE_H
 #define COT_CUDA_SCHEDULE_H
+#include "cuda/order.h"
 #include "cuda/queue.h"
 
 namespace cot {
@@ -27,6 +28,7 @@ struct schedule {
     int taken, looked;           // ends that were heard of; how many of them when all lanes looked
     int complete;                // reduced: received rows whose entries are all there
     int tiles_begun, tiles_open; // of released ones; of all at work
+    int tiles_ordered;           // of released ones, where their slots order them
     int shared_begun, shared_tiles;
     uint64_t news; // the last that was heard
     bool gated, unsound, combining, combined;
@@ -38,9 +40,32 @@ COT_DEVICE uint32_t lanes_below()
     return (1u << lane_of_warp()) - 1;
 }
 
+/* Of released tiles those that have not been ordered, by their slots. */
+template <scope S> COT_DEVICE void order_tiles(const fused_warp<S> &w, schedule &s)
+{
+    const int known = released_of(s.news), first = s.tiles_ordered;
+    if (first == known) return;
+    order_by_slots(w, w.rank.released + first, known - first, w.rank.ordered + first, w.rank.ordered_counts);
+    s.tiles_ordered = known;
+    COT_UNLESS(schedule_order_for_all) __syncwarp();
+}
+
+/* The i-th tile of experts that begins, and how many rows it has. */
+template <typename Engine, scope S> COT_DEVICE int nth_tile(const fused_warp<S> &w, int i, int &rows)
+{
+    if (Engine::BY_SLOTS) {
+        rows = w.rank.tile_rows[w.rank.ordered[i]];
+        return w.rank.ordered[i];
+    }
+    const int released = w.rank.released[i];
+    rows = released & 255;
+    return released >> 8;
+}
+
 /* Gives free lanes the tiles that may run, all at once: experts' first, since others wait for them. */
 template <typename Engine, scope S> COT_DEVICE void begin_tiles(const fused_warp<S> &w, schedule &s)
 {
+    if (Engine::BY_SLOTS) order_tiles(w, s);
     const int routed = released_of(s.news) - s.tiles_begun,
               own = s.gated ? s.shared_tiles - s.shared_begun : 0;
     uint32_t chosen = __ballot_sync(ALL_LANES, !s.busy);
@@ -53,9 +78,12 @@ template <typename Engine, scope S> COT_DEVICE void begin_tiles(const fused_warp
     if (!s.busy && nth < experts + shared) {
         const bool of_expert = nth < experts;
         s.busy = true;
-        const int released = of_expert ? w.rank.released[s.tiles_begun + nth] : 0;
-        s.tile = of_expert ? released >> 8 : -1 - (s.shared_begun + nth - experts);
-        s.rows = of_expert ? released & 255 : shared_tile_rows(w, -1 - s.tile);
+        if (of_expert) {
+            s.tile = nth_tile<Engine>(w, s.tiles_begun + nth, s.rows);
+        } else {
+            s.tile = -1 - (s.shared_begun + nth - experts);
+            s.rows = shared_tile_rows(w, -1 - s.tile);
+        }
         ups = parts_of<Engine>(up_columns(w.call.networks[!of_expert]), s.rows);
         w.rank.lane_tile[lane_of_warp()] = s.tile;
         store_relaxed<scope::gpu>(
@@ -102,39 +130,41 @@ COT_DEVICE void count_answers(const fused_warp<S> &w, schedule &s, const uint32_
     }
 }
 
-constexpr int TILE_LOOKS = FUSED_TILE_ROWS / 32; // that a warp takes at what each row of a tile has
-
 /* exact: a tile's replies are all put, and what it owed to each home is answered. */
-template <scope S> COT_DEVICE void answer_tile(const fused_warp<S> &w, schedule &s, int tile, int rows)
+template <typename Engine, scope S>
+COT_DEVICE void answer_tile(const fused_warp<S> &w, schedule &s, int tile, int rows)
 {
+    constexpr int LOOKS = Engine::ROWS / 32; // that a warp takes at what each row of a tile has
     const int lane = lane_of_warp();
     const int32_t *const home = w.rank.tile_home + w.first_of(tile);
-    int homes[TILE_LOOKS];
+    int homes[LOOKS];
     uint32_t mine[2] = {0, 0};
     if (w.net.ranks == 1) {
         s.answered[0] += lane == 0 ? static_cast<uint32_t>(rows) : 0u;
         return;
     }
-    COT_EACH (i, TILE_LOOKS) homes[i] = lane + 32 * i < rows ? home[lane + 32 * i] : -1;
-    COT_EACH (i, TILE_LOOKS) count_homes(w.net.ranks, homes[i], mine);
+    COT_EACH (i, LOOKS) homes[i] = lane + 32 * i < rows ? home[lane + 32 * i] : -1;
+    COT_EACH (i, LOOKS) count_homes(w.net.ranks, homes[i], mine);
     count_answers(w, s, mine);
 }
 
 /* reduced: a tile's entries are there; received rows that lacked no other may be added up. A tile has a row once at most. */
-template <scope S> COT_DEVICE void complete_rows(const fused_warp<S> &w, schedule &s, int tile, int rows)
+template <typename Engine, scope S>
+COT_DEVICE void complete_rows(const fused_warp<S> &w, schedule &s, int tile, int rows)
 {
+    constexpr int LOOKS = Engine::ROWS / 32;
     const int lane = lane_of_warp(), begin = s.complete;
     const int32_t *const received = w.rank.tile_home + w.first_of(tile);
-    uint32_t done[TILE_LOOKS];
+    uint32_t done[LOOKS];
     int count = 0;
     COT_UNLESS(schedule_tiles_in_turn) __syncwarp(); // another lane may have counted a row of the tile before
-    COT_EACH (i, TILE_LOOKS) {
+    COT_EACH (i, LOOKS) {
         const int row = lane + 32 * i;
         done[i] = __ballot_sync(ALL_LANES, row < rows && --w.rank.row_left[received[row]] == 0);
         count += static_cast<int>(__popc(done[i]));
     }
     int before = 0;
-    COT_EACH (i, TILE_LOOKS) {
+    COT_EACH (i, LOOKS) {
         if (done[i] >> lane & 1) {
             const int at = before + static_cast<int>(__popc(done[i] & lanes_below())),
                       row = received[lane + 32 * i];
@@ -161,15 +191,15 @@ template <scope S> COT_DEVICE void answer_rows(const fused_warp<S> &w, schedule 
 }
 
 /* All parts of a lane's tile are done. */
-template <scope S> COT_DEVICE void end_tile(const fused_warp<S> &w, schedule &s, int lane)
+template <typename Engine, scope S> COT_DEVICE void end_tile(const fused_warp<S> &w, schedule &s, int lane)
 {
     const int tile = __shfl_sync(ALL_LANES, s.tile, lane), rows = __shfl_sync(ALL_LANES, s.rows, lane);
     if (lane_of_warp() == lane) s.busy = false;
     s.tiles_open--;
     if (tile >= 0 && w.call.reduced)
-        complete_rows(w, s, tile, rows);
+        complete_rows<Engine>(w, s, tile, rows);
     else if (tile >= 0)
-        answer_tile(w, s, tile, rows);
+        answer_tile<Engine>(w, s, tile, rows);
 }
 
 /* All own tokens are routed: packets may go, and the subscriber may have what is for this rank. */
@@ -274,8 +304,9 @@ template <typename Engine, scope S> COT_DEVICE bool begin_alone(const fused_warp
 
 template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_warp<S> &w)
 {
-    const fused_cut gates = gate_cut(w.tokens, w.call.gate.experts, w.call.routing),
-                    combines = combine_cut(w.tokens, w.call.gate.hidden);
+    const fused_cut gates = gate_cut(static_cast<uint32_t>(w.tokens), w.call.gate.experts, w.call.routing,
+                                     Engine::GATE_TILES),
+                    combines = combine_cut(static_cast<uint32_t>(w.tokens), w.call.gate.hidden);
     const int combine_tasks = combines.chunks * combines.parts;
     const int down_parts = parts_of_tiles<Engine>(w.call).down;
     schedule s = {};
@@ -296,7 +327,7 @@ template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_war
             const uint64_t word = __shfl_sync(ALL_LANES, end, i);
             const task kind = kind_of(word);
             if (kind == task::gate) end_gate(w, s);
-            if (kind == task::down) end_tile(w, s, number_of(word) / down_parts);
+            if (kind == task::down) end_tile<Engine>(w, s, number_of(word) / down_parts);
             if (kind == task::reply) answer_rows(w, s, number_of(word));
             if (kind == task::combine) s.combined = true;
         }

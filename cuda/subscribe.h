@@ -19,8 +19,7 @@ struct subscription {
 /* What has come of ranks `lane` and `lane` + 32: units `first` and on, which are to enter; the flags of the last of them. */
 struct arrivals {
     int first[2], units[2];
-    bool last[2];
-    uint32_t flags;
+    uint32_t last, flags; // last: a bit for each half
 };
 
 /* Tells the scheduler what has changed. */
@@ -169,10 +168,11 @@ template <scope S> COT_DEVICE arrivals hear(const fused_warp<S> &w, subscription
         in.first[half] = cells_of(w, static_cast<int>(*seen)); // all that was heard of are full
         in.units[half] = !own  ? cells_of(w, rows) - in.first[half]
                          : bad ? 0
-                               : fused_own_units(w.tokens, w.call.gate.top_k);
-        in.last[half] = signal[half] & COT_FUSED_FINAL;
-        if (in.last[half]) in.flags |= static_cast<uint32_t>(cot_fused_signal_flags(signal[half]));
-        *seen = in.last[half] ? ~0u : static_cast<uint32_t>(rows);
+                               : fused_own_units(static_cast<uint32_t>(w.tokens), w.call.gate.top_k);
+        const bool last = signal[half] & COT_FUSED_FINAL;
+        in.last |= static_cast<uint32_t>(last) << half;
+        if (last) in.flags |= static_cast<uint32_t>(cot_fused_signal_flags(signal[half]));
+        *seen = last ? ~0u : static_cast<uint32_t>(rows);
     }
     return in;
 }
@@ -243,8 +243,9 @@ template <scope S> COT_DEVICE void note_finals(const fused_warp<S> &w, subscript
     all.flags |= flags;
     COT_EACH (half, 2) {
         const int source = lane_of_warp() + 32 * half;
-        finals += static_cast<int>(__popc(__ballot_sync(ALL_LANES, in.last[half])));
-        if (in.last[half]) // what it is about is told by the news
+        const bool last = in.last >> half & 1;
+        finals += static_cast<int>(__popc(__ballot_sync(ALL_LANES, last)));
+        if (last) // what it is about is told by the news
             store_relaxed<scope::cta>(&w.shared->owed[source],
                                       1 + load_relaxed<scope::gpu>(w.rank.entered + source));
     }

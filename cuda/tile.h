@@ -386,8 +386,10 @@ COT_DEVICE void tile_put_sums(const float *mine, const tile_team &team, uint32_t
  *   run    computes it; `ahead()`, which is called when all stages are multiplied and is the same for all threads, says whether the next
  *          tile is asked for before the sums are put: then the team meets, and the first stages' slots are free
  *   put    calls put(row, column, sum, sum of the next column) for even columns within the tile, and rows, some beyond a's
- * `shared` is as tile_ask's; before it is used for anything but what is asked for ahead, the team meets at a barrier. */
+ * `shared` is as tile_ask's; before it is used for anything but what is asked for ahead, the team meets at a barrier. GATE_TILES: whether the
+ * fused launch has registers for a gate in tiles beside it, too. BY_SLOTS: whether tiles of a slot begin beside each other in it. */
 struct mma_engine {
+    static constexpr bool GATE_TILES = false, BY_SLOTS = false;
     using Value = uint16_t;
     using job = tile_job<Value>;
     using asked = mma_asked;
@@ -511,6 +513,7 @@ struct mma_many_engine {
 
 /* 64 rows at a time: its sums are what threads have registers for, in which they stay. */
 struct fma_engine {
+    static constexpr bool GATE_TILES = false, BY_SLOTS = false;
     using Value = float;
     using job = tile_job<Value>;
     using asked = fma_shape::asked;

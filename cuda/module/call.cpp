@@ -206,26 +206,31 @@ static void launch(calling *c, void *const *events = nullptr)
     cot_cuda_group *const g = c->g;
     const cot_cuda_driver *const driver = g->device->driver;
     const int type = g->options.expert.type == COT_BF16 ? 0 : 1;
-    const unsigned blocks = static_cast<unsigned>(g->blocks);
+    const unsigned blocks = static_cast<unsigned>(g->blocks),
+                   many_blocks = static_cast<unsigned>(g->many_blocks);
+    const bool is_many = g->call.tile_shift == cot::BULK_MANY_SHIFT;
     cot_cuda_fused many = g->call; // for blocks that are fewer
     many.first_block = g->many_first_block;
     void *parameters[] = {&g->call}, *many_parameters[] = {&many};
     g->epoch++;
     if (c->status == COT_OK && g->kind == cot_cuda_kind::fused) {
         check(c,
-              driver->launch_cooperative(g->device->fused[type], blocks, 1, 1, cot::FUSED_THREADS, 1, 1,
-                                         static_cast<unsigned>(g->shared_bytes[0]), nullptr, parameters),
+              is_many ? driver->launch_cooperative(g->device->fused_many, many_blocks, 1, 1,
+                                                   cot::BULK_WGMMA_THREADS, 1, 1, cot::FUSED_MANY_BYTES,
+                                                   nullptr, many_parameters)
+                      : driver->launch_cooperative(g->device->fused[type], blocks, 1, 1, cot::FUSED_THREADS,
+                                                   1, 1, static_cast<unsigned>(g->shared_bytes[0]), nullptr,
+                                                   parameters),
               "launch");
         g->launches++;
     }
     for (int i = 0; i < COT_CUDA_PHASES && c->status == COT_OK && g->kind == cot_cuda_kind::bulk; i++) {
         const bool receive = i == COT_CUDA_RECEIVE; // a warp for each rank
         if (events) check(c, driver->event_record(events[i], nullptr), "record an event");
-        if (g->call.tile_shift == cot::BULK_MANY_SHIFT && (i == COT_CUDA_UP || i == COT_CUDA_DOWN))
+        if (is_many && (i == COT_CUDA_UP || i == COT_CUDA_DOWN))
             check(c,
-                  driver->launch(g->device->many[i - COT_CUDA_UP], static_cast<unsigned>(g->many_blocks), 1,
-                                 1, g->device->many_threads, 1, 1,
-                                 static_cast<unsigned>(g->device->many_bytes), nullptr, many_parameters,
+                  driver->launch(g->device->many[i - COT_CUDA_UP], many_blocks, 1, 1, g->device->many_threads,
+                                 1, 1, static_cast<unsigned>(g->device->many_bytes), nullptr, many_parameters,
                                  nullptr),
                   "launch");
         else

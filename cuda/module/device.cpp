@@ -126,14 +126,15 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
             find(&d->bulk[i][phase], modules[1], bulk[i][phase]);
         find(&d->many[i], modules[1], d->no_wgmma ? many[i] : by_wgmma[i]);
     }
+    if (!d->no_wgmma) find(&d->fused_many, modules[0], "cot_cuda_fused_many_256_bf16");
     return status;
 }
 
 void cot_cuda_device_describe(const cot_cuda_device *d, char *text, size_t bytes)
 {
-    snprintf(text, bytes,
-             "'%s' multiplies in tiles of 64 rows, 'cuda-bulk' many tokens in tiles of 128 by %s%s", d->name,
-             d->no_wgmma ? "mma.sync: " : "wgmma", d->no_wgmma ? d->no_wgmma : "");
+    snprintf(text, bytes, "'%s' multiplies in tiles of 64 rows, %smany tokens in tiles of 128 by %s%s",
+             d->name, d->no_wgmma ? "'cuda-bulk' " : "", d->no_wgmma ? "mma.sync: " : "wgmma",
+             d->no_wgmma ? d->no_wgmma : "");
 }
 
 cot_status cot_cuda_device_open(cot_cuda_device *d, const cot_cuda_driver *driver,

@@ -40,6 +40,7 @@ struct cot_cuda_device {
     void *many[2];
     unsigned many_threads;
     size_t many_bytes;
+    void *fused_many;     // the fused operator in such tiles, by wgmma alone
     const char *no_wgmma; // why not by wgmma, or NULL
     char name[96];
 };

@@ -177,9 +177,14 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->entry_number = take<int32_t>(t, g->ranks * s * k);
     d->entered = take<uint32_t>(t, g->ranks);
     const bool bulk = g->kind == cot_cuda_kind::bulk;
+    if (!bulk && g->many_blocks) {
+        d->ordered = take<int32_t>(t, tiles);
+        d->ordered_counts = take<uint32_t>(t, slots);
+    }
     const int64_t lanes = bulk ? tiles + cot_divide_up(s, cot::FUSED_TILE_ROWS)
                                : static_cast<int64_t>(cot::FUSED_LANES),
-                  lane_rows = bulk ? rows_of(s) : lanes * cot::FUSED_TILE_ROWS;
+                  lane_rows = bulk ? rows_of(s)
+                                   : lanes << (g->many_blocks ? cot::BULK_MANY_SHIFT : cot::FUSED_TILE_SHIFT);
     d->lane_tile = take<int32_t>(t, lanes);
     d->activations =
         take<unsigned char>(t, lane_rows * widest * static_cast<int64_t>(cot_dtype_bytes(o->expert.type)));
@@ -324,15 +329,17 @@ static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
     return status;
 }
 
-/* Tiles of 128 rows are bulk's in bf16, where there is a block of them for each rank. */
+/* Tiles of 128 rows are those of bf16, of the fused operator where they are multiplied by wgmma, where there is a block of them for each rank. */
 static cot_status find_many_blocks(cot_cuda_group *g, cot_error *error)
 {
     const cot_cuda_device *const d = g->device;
     int resident = 0;
-    if (g->kind != cot_cuda_kind::bulk || g->options.expert.type != COT_BF16) return COT_OK;
+    const bool bulk = g->kind == cot_cuda_kind::bulk;
+    if (g->options.expert.type != COT_BF16 || (!bulk && d->no_wgmma)) return COT_OK;
     const cot_status status = cot_cuda_check(
         d->driver,
-        d->driver->occupancy(&resident, d->many[0], static_cast<int>(d->many_threads), d->many_bytes),
+        bulk ? d->driver->occupancy(&resident, d->many[0], static_cast<int>(d->many_threads), d->many_bytes)
+             : d->driver->occupancy(&resident, d->fused_many, cot::BULK_WGMMA_THREADS, cot::FUSED_MANY_BYTES),
         "say how many blocks fit", error);
     const int blocks = resident * (d->multiprocessors - g->options.sms_reserve);
     if (g->ranks <= blocks) g->many_blocks = blocks;

@@ -43,7 +43,7 @@ struct cot_cuda_group {
     cot_cuda_kind kind;
     cot_moe_options options;
     int ranks, blocks;
-    int many_blocks; // of bulk's up and down in tiles of 128 rows, that fit on the device at once; 0: it has no such tiles
+    int many_blocks; // of a launch in tiles of 128 rows, that fit on the device at once; 0: it has no such tiles
     const int32_t *many_first_block;      // device: [P + 1] likewise
     cot_cuda_form form;                   // by_tokens
     size_t shared_bytes[COT_CUDA_PHASES]; // dynamic, of a block of each phase; of fused the first
@@ -91,7 +91,7 @@ void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int64_t slot, int rank,
                                const void *local, cot_error *error);
 
-/* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk, whose tiles have 128
+/* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk. Tiles have 128
  * rows, where the group has such tiles, of a call in which an expert has 64 rows or more on the average. Sets
  * status, error, traffic. The host waits once for a pass, and once more for rows where a call that cannot be routed must leave them
  * as they were.

@@ -236,12 +236,17 @@ static void who_has_no_wgmma(void **)
         int major, shared_bytes;
         bool maps;
         const char *said;
-    } cases[] = {{9, 232448, true, "by wgmma"},
-                 {8, 166912, true, "by mma.sync: wgmma needs compute capability 9.x"},
-                 {12, 232448, true, "by mma.sync: wgmma needs compute capability 9.x"},
+    } cases[] = {{9, 232448, true, "many tokens in tiles of 128 by wgmma"},
+                 {8, 166912, true,
+                  "'cuda-bulk' many tokens in tiles of 128 by mma.sync: wgmma needs compute capability 9.x"},
+                 {12, 232448, true,
+                  "'cuda-bulk' many tokens in tiles of 128 by mma.sync: wgmma needs compute capability 9.x"},
                  {9, cot::BULK_WGMMA_BYTES - 1, true,
-                  "by mma.sync: wgmma needs more shared memory than a block has here"},
-                 {9, 232448, false, "by mma.sync: wgmma needs a driver with cuTensorMapEncodeTiled"}};
+                  "'cuda-bulk' many tokens in tiles of 128 by mma.sync: wgmma needs more shared memory than "
+                  "a block has here"},
+                 {9, 232448, false,
+                  "'cuda-bulk' many tokens in tiles of 128 by mma.sync: wgmma needs a driver with "
+                  "cuTensorMapEncodeTiled"}};
     for (const auto &one : cases) {
         Ready ready(test_seed());
         cot_cuda_driver driver = *ready.device.driver();
@@ -252,10 +257,7 @@ static void who_has_no_wgmma(void **)
         assert_int_equal(cot_cuda_device_open(&ready.found, &driver, &image, nullptr), COT_OK);
         char text[192];
         cot_cuda_device_describe(&ready.found, text, sizeof text);
-        const std::string said =
-            std::string(
-                "'Emulated' multiplies in tiles of 64 rows, 'cuda-bulk' many tokens in tiles of 128 ") +
-            one.said;
+        const std::string said = std::string("'Emulated' multiplies in tiles of 64 rows, ") + one.said;
         assert_string_equal(text, said.c_str());
         if (!one.maps) {
             struct outcome *const found = world_run(&w, &p);
@@ -315,8 +317,9 @@ static void the_self_test_of_128_rows(void **)
         if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::bulk, &first, &options, 1, &error) != COT_IO)
             fail_msg("%s was not found", mutant);
     };
-    for (const char *mutant : {"many_map", "many_rows_for_products", "many_wait_full", "many_wait_last",
-                               "bulk_tiles_before_sums", "bulk_sums_before_tiles"})
+    for (const char *mutant :
+         {"many_map", "many_rows_for_products", "many_wait_full", "many_wait_last",
+          "order_zeros_before_tiles", "order_tiles_before_sums", "order_sums_before_tiles"})
         finds(WGMMA, mutant);
     for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_sums_behind_stages"})
         finds(MMA, mutant);

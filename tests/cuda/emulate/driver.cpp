@@ -16,6 +16,7 @@
 #define COT_KERNELS(X)                                                                                       \
     X(cot_cuda_fused_bf16)                                                                                   \
     X(cot_cuda_fused_f32)                                                                                    \
+    X(cot_cuda_fused_many_256_bf16)                                                                          \
     X(cot_cuda_bulk_gate_bf16)                                                                               \
     X(cot_cuda_bulk_gate_f32)                                                                                \
     X(cot_cuda_bulk_route)                                                                                   \
@@ -209,7 +210,7 @@ static const struct Kernel {
     bool is_wgmma() const { return strstr(name, "many_256") != nullptr; }
     unsigned most_threads() const // as its launch bounds say
     {
-        return is_fused() ? cot::FUSED_THREADS : is_wgmma() ? cot::BULK_WGMMA_THREADS : cot::FUSED_TEAM;
+        return is_wgmma() ? cot::BULK_WGMMA_THREADS : is_fused() ? cot::FUSED_THREADS : cot::FUSED_TEAM;
     }
     unsigned most_shared_bytes() const
     {
