@@ -163,7 +163,8 @@ int bits(Points &p, cot_cuda_kind kind)
     options.combine_type = COT_F32;
     for (const Known &one : known)
         for (cot_cuda_form form : {cot_cuda_form::few, cot_cuda_form::many}) {
-            if (form == cot_cuda_form::many && kind == cot_cuda_kind::fused) continue; // it has none
+            if (form == cot_cuda_form::many && kind == cot_cuda_kind::fused && p.device->no_wgmma)
+                continue; // it has none then
             uint64_t sum = 0;
             cot_cuda_probe probe = {};
             probe.expert = shape_of(COT_BF16, one.hidden, one.intermediate);
