@@ -54,6 +54,13 @@ cot_status cot_map_no_memory(const char *path, cot_error *error)
     return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the map '%s'", path);
 }
 
+cot_status cot_map_find_format(size_t *place, const char *name, cot_error *error)
+{
+    for (*place = 0; cot_expert_map_formats[*place].name; (*place)++)
+        if (!strcmp(name, cot_expert_map_formats[*place].name)) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "unknown format '%s' of maps", name);
+}
+
 static cot_status check_options(enum format *format, const cot_expert_map_options *o, cot_error *error)
 {
     *format = FORMATS;
@@ -71,9 +78,10 @@ static cot_status check_options(enum format *format, const cot_expert_map_option
                             "layer %" PRId32 " is no MoE layer of %" PRId32 " layers that ascend",
                             o->moe_layer[l], o->n_layers);
     if (!o->format) return COT_OK;
-    for (*format = 0; *format < FORMATS; (*format)++)
-        if (!strcmp(o->format, cot_expert_map_formats[*format].name)) return COT_OK;
-    return cot_fail(error, COT_INVALID_ARGUMENT, "unknown format '%s' of maps", o->format);
+    size_t place;
+    const cot_status status = cot_map_find_format(&place, o->format, error);
+    *format = (enum format)place; // FORMATS where it is unknown
+    return status;
 }
 
 static bool begins(const cot_map_source *source, const char *word)

@@ -32,6 +32,8 @@ cot_map_writer cot_map_write_coterie, cot_map_write_sglang, cot_map_write_vllm, 
 cot_status cot_expert_map_parse(cot_expert_map *map, const char *text, size_t bytes, const char *path,
                                 const cot_expert_map_options *options, cot_error *error);
 
+/* The place in cot_expert_map_formats of the format of that name. Errors: INVALID_ARGUMENT (an unknown one). Thread-safe. */
+cot_status cot_map_find_format(size_t *place, const char *name, cot_error *error);
 /* Tells the caller's `say`, if any. */
 void cot_map_note(const cot_expert_map_options *options, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

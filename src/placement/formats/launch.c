@@ -10,22 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *format)
-{
-    for (const cot_expert_map_format *f = cot_expert_map_formats; f->name; f++)
-        if (!strcmp(format, f->name)) return true;
-    return false;
-}
-
 cot_status cot_expert_map_launch(char **text, const cot_expert_map *map, const char *path, const char *format,
                                  cot_error *error)
 {
     const int32_t ranks = map->n_ranks, redundant = ranks * map->slots_per_rank - map->n_experts;
+    size_t place;
     int written = 0;
     *text = NULL;
     if (!format) format = cot_expert_map_formats[0].name;
-    if (!is_known(format))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown format '%s' of maps", format);
+    if (cot_map_find_format(&place, format, error) != COT_OK) return COT_INVALID_ARGUMENT;
     if (ranks < 2 || redundant < 0) return COT_OK;
     if (!strcmp(format, "sglang"))
         written = asprintf(
