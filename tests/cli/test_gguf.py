@@ -102,7 +102,7 @@ class Gguf(unittest.TestCase):
                 for found in told:
                     self.assertEqual((found.returncode, found.stdout, found.stderr), (1, b"", told[0].stderr))
                 self.assertRegex(told[0].stderr.decode(), f"^coterie: .*{tensor.decode()}.*\n$")
-            for name, tensor in (("gpt-oss", b"attn_q.bias"), ("qwen3moe", b"attn_q_norm.weight")):  # of all layers: those of k are there
+            for name, tensor in (("gpt-oss", b"attn_q.bias"), ("glm4moe", b"attn_q_norm.weight")):  # of all layers: those of k are there
                 whole = (GOLDEN / f"arch/{name}.gguf").read_bytes()
                 model.write_bytes(whole.replace(tensor, tensor.replace(b"weight", b"height").replace(b"bias", b"bier")))
                 told = run("info", model)
